@@ -1,0 +1,43 @@
+"""The checkpoint protocol on one page. It knows neither Airflow, nor Spark, nor a table format.
+
+A **checkpoint** is the durable record of one write, under one **idempotence key**, in the **checkpoint store**::
+
+    <root>/<key hash>/g<generation>/
+      header.json          what this generation is bound to            put-if-absent
+      plan.json.zst        the pinned splits                           put-if-absent
+      attempts/<id>.json   one execution; its id is in the name of every file it may write
+      staged/<split>.json  the published record of one written split   put-if-absent
+      seal.json            totals and all staged manifests             put-if-absent
+      group.json           the commit this generation belongs to       put-if-absent, before the table is touched
+      commit.json          the snapshot that the table's history shows put-if-absent, after the table says so
+      discard.json         tombstone                                   put-if-absent, before anything is deleted
+
+**States** are derived from what exists, never stored::
+
+    planned -> staging -> sealed -> committed
+         \\________\\_________\\-> discarded
+
+**Order is the protocol.** An attempt is recorded before it may write a file (I4). Data files are closed before their
+manifest is written, and the manifest before ``staged/<split>.json`` publishes it; the first publication wins and what is
+not published does not exist (I3). The seal is put after every split is staged. ``group.json`` is put before the first
+compare-and-swap on the table, so its absence proves that no commit was ever tried (I10). ``commit.json`` follows the
+table and only saves a look at it: the table's own history is the authority.
+
+**Commit against discard.** Both put their object first and look for the other's second, so at least one of them sees
+the other: a commit that finds ``discard.json`` stops, a discard that finds ``group.json`` deletes nothing.
+
+**Invariants**, by the numbers used in code and tests:
+
+- I1 once: one key and generation, at most one snapshot in the table's lineage.
+- I2 all: rows the commit adds = rows sealed = rows the transform produced.
+- I3 first publish wins: a split is published once, by put-if-absent.
+- I4 own files only: every file name carries key hash, generation, split and attempt.
+- I5 never under a commit: nothing is deleted that a commit in flight may reference; staged files exist at commit.
+- I6 bound: the header binds the key to table, branch, mode, source and code.
+- I7 closed: a damaged or newer object is an error that names it, never "absent".
+- I8 cheap: committed or sealed starts no Spark; otherwise only missing splits run.
+- I9 clean: no pickle, no secret, no code in the store.
+- I10 absence is not proof: expired history fails closed.
+- I11 bounded memory: constant in split size; the driver is linear in splits, never in rows.
+- I12 stop means stop: a killed task leaves no Spark job and no half-published split.
+"""

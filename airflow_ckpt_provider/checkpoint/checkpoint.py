@@ -1,0 +1,300 @@
+"""One generation of one key: what has been recorded of it, and how more is recorded.
+
+Every method is safe to repeat and safe to race: it puts if absent, reads back what is there, and answers from that. No
+state is kept in memory but the header, which never changes.
+"""
+
+from __future__ import annotations
+
+import socket
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_ckpt_provider.checkpoint.documents import (
+    Attempt,
+    Commit,
+    Discard,
+    Group,
+    Header,
+    Member,
+    Plan,
+    Seal,
+    Staged,
+)
+from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, generation_of, id_of
+from airflow_ckpt_provider.exceptions import (
+    BindingMismatchError,
+    CheckpointMissingError,
+    CorruptObjectError,
+    DiscardedError,
+    NotSealedError,
+    RowCountError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+
+
+class State(StrEnum):
+    """How far a generation is, derived from what exists in the store."""
+
+    PLANNED = "planned"
+    STAGING = "staging"
+    SEALED = "sealed"
+    COMMITTED = "committed"
+    DISCARDED = "discarded"
+
+
+def now() -> datetime:
+    """The time written into documents: UTC."""
+    return datetime.now(UTC)
+
+
+class Checkpoint:
+    """One generation of one key in one store. Opened with ``latest``, ``at`` or ``create``.
+
+    :param store: the checkpoint store.
+    :param header: the header that is stored there.
+    """
+
+    def __init__(self, store: CheckpointStore, header: Header) -> None:
+        self.store = store
+        self.header = header
+        self.key = IdempotenceKey(header.key)
+        self.paths = CheckpointPaths(self.key.hash, header.generation)
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint {self.key} generation {self.header.generation} in {self.store.uri}>"
+
+    # -- opening ------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def latest(cls, store: CheckpointStore, key: IdempotenceKey) -> Checkpoint | None:
+        """The newest generation of ``key``, or None if the key was never used here.
+
+        :raises CorruptObjectError: if there is a newest generation without a readable header.
+        """
+        generations = {generation_of(name) for name in store.names(f"{key.hash}/")} - {None}
+        newest = max((g for g in generations if g is not None), default=None)
+        return None if newest is None else cls.at(store, key, newest)
+
+    @classmethod
+    def at(cls, store: CheckpointStore, key: IdempotenceKey, generation: int) -> Checkpoint:
+        """Generation ``generation`` of ``key``.
+
+        :raises CheckpointMissingError: if there is none.
+        """
+        name = CheckpointPaths(key.hash, generation).header
+        header = store.read(name, Header)
+        if header is None:
+            raise CheckpointMissingError(
+                f"There is no checkpoint under the key {key.value!r}, generation {generation}, in the store {store.uri}. Check "
+                "that the stage ran, and that both tasks use the same checkpoint connection."
+            )
+        if header.key != key.value or header.generation != generation:
+            raise CorruptObjectError(
+                f"Object {name} in the checkpoint store {store.uri} belongs to the key {header.key!r}, generation "
+                f"{header.generation}, and not to {key.value!r}, generation {generation}."
+            )
+        return cls(store, header)
+
+    @classmethod
+    def create(cls, store: CheckpointStore, header: Header) -> Checkpoint:
+        """Open the generation that ``header`` describes; if somebody created it first, theirs is opened.
+
+        :raises BindingMismatchError: if theirs is bound to something else.
+        """
+        key = IdempotenceKey(header.key)
+        store.create(CheckpointPaths(key.hash, header.generation).header, header)
+        checkpoint = cls.at(store, key, header.generation)
+        checkpoint.require_binding(header)
+        return checkpoint
+
+    def require_binding(self, header: Header) -> None:
+        """Refuse to go on if ``header`` describes another write than this one (I6).
+
+        :raises BindingMismatchError: naming each difference.
+        """
+        differences = self.header.differences(header)
+        if differences:
+            raise BindingMismatchError(
+                f"The idempotence key {self.key.value!r} already belongs to another write:\n  "
+                + "\n  ".join(differences)
+                + "\nUse another idempotence_key for another write; or, to redo this one from the start, set "
+                'on_change="restart" or run with the configuration {"checkpoint": "restart"}.'
+            )
+
+    # -- planning and staging -----------------------------------------------------------------------------------------
+
+    def plan(self) -> Plan | None:
+        """The pinned plan, or None before there is one."""
+        return self.store.read(self.paths.plan, Plan)
+
+    def pin(self, plan: Plan) -> Plan:
+        """Pin ``plan`` unless one is pinned already; the pinned one is returned."""
+        if self.store.create(self.paths.plan, plan):
+            return plan
+        pinned = self.plan()
+        if pinned is None:
+            raise self._gone(self.paths.plan)
+        return pinned
+
+    def begin(self, attempt: Attempt) -> None:
+        """Record an attempt, before it may write any file (I4)."""
+        self.store.create(self.paths.attempt(attempt.id), attempt)
+
+    def attempts(self) -> list[Attempt]:
+        """All recorded attempts, oldest first."""
+        found = self.store.read_many(self.store.names(self.paths.attempts), Attempt)
+        return sorted(found, key=lambda attempt: attempt.started_at)
+
+    def staged_ids(self) -> set[str]:
+        """Ids of the splits that are published."""
+        return {id_of(name) for name in self.store.names(self.paths.staged_folder)}
+
+    def staged(self, split_ids: Sequence[str]) -> list[Staged]:
+        """The published records of these splits, which must be published."""
+        return self.store.read_many([self.paths.staged(split_id) for split_id in split_ids], Staged)
+
+    def publish(self, staged: Staged) -> bool:
+        """Publish a written split. The first publication wins (I3).
+
+        :returns: True if ``staged`` is the published record, False if another attempt's is.
+        """
+        return self.store.create(self.paths.staged(staged.split), staged)
+
+    def seal(self, plan: Plan) -> Seal:
+        """Close the checkpoint: every split of ``plan`` is staged, the totals are fixed (I2).
+
+        :raises NotSealedError: if splits are missing.
+        :raises RowCountError: if a staged record disagrees with its own manifest.
+        """
+        sealed = self.sealed()
+        if sealed is not None:
+            return sealed
+        ids = [split.id for split in plan.splits]
+        missing = set(ids) - self.staged_ids()
+        if missing:
+            raise NotSealedError(f"{len(missing)} of {len(ids)} splits of the key {self.key.value!r} are not staged yet.")
+        staged = self.staged(ids)
+        for split_id, one in zip(ids, staged, strict=True):
+            if one.split != split_id or (one.manifest is None) != (one.rows == 0):
+                raise RowCountError(
+                    f"The staged record of split {split_id} of the key {self.key.value!r} contradicts itself."
+                )
+        seal = Seal(
+            sealed_at=now(),
+            splits=len(ids),
+            rows=sum(one.rows for one in staged),
+            bytes=sum(one.bytes for one in staged),
+            files=sum(len(one.files) for one in staged),
+            manifests=tuple(one.manifest for one in staged if one.manifest is not None),
+        )
+        if self.store.create(self.paths.seal, seal):
+            return seal
+        sealed = self.sealed()
+        if sealed is None:
+            raise self._gone(self.paths.seal)
+        return sealed
+
+    def sealed(self) -> Seal | None:
+        """The seal, or None before there is one."""
+        return self.store.read(self.paths.seal, Seal)
+
+    # -- committing and discarding ------------------------------------------------------------------------------------
+
+    @property
+    def member(self) -> Member:
+        """This generation as a member of a commit group."""
+        return Member(key=self.key.value, generation=self.header.generation)
+
+    def group(self) -> Group | None:
+        """The commit group this generation is bound to; None proves that no commit was ever tried (I10)."""
+        return self.store.read(self.paths.group, Group)
+
+    def bind(self, group: Group) -> Group:
+        """Bind this generation to ``group`` unless it is bound already; what it is bound to is returned."""
+        if self.store.create(self.paths.group, group):
+            return group
+        bound = self.group()
+        if bound is None:
+            raise self._gone(self.paths.group)
+        return bound
+
+    def committed(self) -> Commit | None:
+        """The commit record. None does not prove the contrary: the table's history does."""
+        return self.store.read(self.paths.commit, Commit)
+
+    def record(self, commit: Commit) -> Commit:
+        """Record a commit that the table's history shows. The first record stays."""
+        if self.store.create(self.paths.commit, commit):
+            return commit
+        recorded = self.committed()
+        if recorded is None:
+            raise self._gone(self.paths.commit)
+        if (recorded.group, recorded.snapshot_id) != (commit.group, commit.snapshot_id):
+            raise CorruptObjectError(
+                f"The key {self.key.value!r} is recorded as committed in snapshot {recorded.snapshot_id}, and the table shows "
+                f"snapshot {commit.snapshot_id}. One of the two was restored from elsewhere; nothing was changed."
+            )
+        return recorded
+
+    def discard(self, reason: str) -> None:
+        """Put the tombstone: from now on this generation is not committed. Deletes nothing."""
+        self.store.create(self.paths.discard, Discard(discarded_at=now(), reason=reason))
+
+    def discarded(self) -> Discard | None:
+        """The tombstone, or None."""
+        return self.store.read(self.paths.discard, Discard)
+
+    def require_live(self) -> None:
+        """Refuse to go on with a discarded generation.
+
+        :raises DiscardedError: saying when and why it was discarded.
+        """
+        tombstone = self.discarded()
+        if tombstone is not None:
+            raise DiscardedError(
+                f"Generation {self.header.generation} of the key {self.key.value!r} was discarded at "
+                f"{tombstone.discarded_at:%Y-%m-%d %H:%M:%S} UTC ({tombstone.reason}) and is not committed any more. Use the "
+                "reference that the newer stage run returned."
+            )
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """How far this generation is, by what exists in the store.
+
+        A commit that landed and was not recorded yet still reads as sealed here: see ``group`` and the table's history.
+        """
+        for name, state in (
+            (self.paths.commit, State.COMMITTED),
+            (self.paths.discard, State.DISCARDED),
+            (self.paths.seal, State.SEALED),
+            (self.paths.plan, State.STAGING if self.staged_ids() else State.PLANNED),
+        ):
+            if self.store.exists(name):
+                return state
+        return State.PLANNED
+
+    def _gone(self, name: str) -> CheckpointMissingError:
+        return CheckpointMissingError(
+            f"Object {name} existed in the checkpoint store {self.store.uri} a moment ago and is gone. Something deletes "
+            "from the store while it is in use; stop that before you retry."
+        )
+
+
+def this_host() -> str:
+    """Name of this machine, for attempt records."""
+    return socket.gethostname()
+
+
+def member_digest(members: Sequence[Member]) -> bytes:
+    """Canonical bytes of a set of members, for digests."""
+    return msgspec.json.encode(sorted(members))

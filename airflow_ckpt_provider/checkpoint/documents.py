@@ -1,0 +1,289 @@
+"""What is written into the store: strict, versioned JSON documents. No pickle, no secret, no code (I9).
+
+Each document is one JSON object on one line whose last member is the SHA-256 of what precedes it, so that a truncated or
+altered object is noticed (I7) instead of being read as something else. Unknown members are refused. Golden files in the
+tests fix every byte: changing a document is a breaking change and is noted under "Stored formats" in the changelog.
+
+Decision: one format version for all documents. They are written together by one provider version, and a reader needs to
+know only one number to say "this store is newer than I am".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+import zstandard
+
+from airflow_ckpt_provider.exceptions import CorruptObjectError, NewerFormatError
+
+#: Version of all stored documents; readers accept exactly this one.
+FORMAT_VERSION = 1
+
+JsonObject = dict[str, object]
+
+
+class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="document"):
+    """Base of all stored documents. The class name, in lower case, is stored as member ``document``."""
+
+    format_version: int = FORMAT_VERSION
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of what documents are made of."""
+
+
+class TableBinding(Part, frozen=True, kw_only=True):
+    """Which table a key is bound to, by identity and not only by name.
+
+    :param format: ``iceberg`` or ``lance``.
+    :param identifier: name in the catalog, or URI.
+    :param uuid: the table's own identity.
+    :param branch: branch that the commit lands on.
+    :param schema_id: schema that all attempts write with, even if the table evolves meanwhile.
+    :param spec_id: partition spec that all attempts write with.
+    :param schema_fingerprint: SHA-256 of that schema.
+    """
+
+    format: str
+    identifier: str
+    uuid: str
+    branch: str
+    schema_id: int
+    spec_id: int
+    schema_fingerprint: str
+
+
+class Origin(Part, frozen=True, kw_only=True):
+    """Where a write comes from, in the orchestrator's words."""
+
+    dag_id: str
+    task_id: str
+    run_id: str
+    map_index: int
+
+
+class Connections(Part, frozen=True, kw_only=True):
+    """Ids of the Airflow connections of the stage: ids, never what is behind them (I9)."""
+
+    table: str
+    spark: str
+    checkpoint: str
+
+
+class Header(Document, frozen=True, kw_only=True, tag="header"):
+    """What a generation of a key is bound to (I6).
+
+    :param source: what is read, as the user wrote it.
+    :param source_fingerprint: SHA-256 over everything that changes which rows are read.
+    :param transform: name of the transform, empty for none.
+    :param transform_fingerprint: SHA-256 over its code, empty for none.
+    :param restart_token: the explicit restart that opened this generation, if one did.
+    """
+
+    key: str
+    generation: int
+    created_at: datetime
+    table: TableBinding
+    mode: str
+    source: JsonObject
+    source_fingerprint: str
+    transform: str
+    transform_fingerprint: str
+    connections: Connections
+    origin: Origin
+    restart_token: str | None = None
+
+    def differences(self, other: Header) -> list[str]:
+        """What binds this header and not ``other``, one readable line each; empty if they agree."""
+        pairs = [
+            ("table", self.table.identifier, other.table.identifier),
+            ("table format", self.table.format, other.table.format),
+            ("table uuid", self.table.uuid, other.table.uuid),
+            ("branch", self.table.branch, other.table.branch),
+            ("mode", self.mode, other.mode),
+        ]
+        lines = [f"{what}: was {mine!r}, is now {theirs!r}" for what, mine, theirs in pairs if mine != theirs]
+        if self.source_fingerprint != other.source_fingerprint:
+            lines.append(f"source: was {_brief(self.source)}, is now {_brief(other.source)}")
+        if self.transform_fingerprint != other.transform_fingerprint:
+            was, now = self.transform or "none", other.transform or "none"
+            lines.append(f"transform: was {was}, is now {now}" + (" with other code" if was == now else ""))
+        return lines
+
+
+class Split(Part, frozen=True, kw_only=True):
+    """A deterministic, addressable slice of the input.
+
+    :param id: its name in the plan; sorts as text.
+    :param bytes: input bytes, as far as the source knows them before reading.
+    :param read: what the source needs to read it again, and nothing else.
+    """
+
+    id: str
+    bytes: int
+    read: JsonObject
+
+
+class Plan(Document, frozen=True, kw_only=True, tag="plan"):
+    """The pinned list of splits.
+
+    :param inputs: the listing that the splits refer to, in the source's own terms.
+    """
+
+    created_at: datetime
+    inputs: JsonObject
+    splits: tuple[Split, ...]
+
+
+class Attempt(Document, frozen=True, kw_only=True, tag="attempt"):
+    """One execution: who tried, when and where. Its id is in the name of every file it may write (I4)."""
+
+    id: str
+    started_at: datetime
+    origin: Origin
+    try_number: int
+    host: str
+    pid: int
+    engine: str
+
+
+class StagedFile(Part, frozen=True, array_like=True):
+    """One data file: path and size in bytes. Stored as a pair."""
+
+    path: str
+    bytes: int
+
+
+class Staged(Document, frozen=True, kw_only=True, tag="staged"):
+    """The published record of one written split (I3).
+
+    :param writer: attempt and Spark task attempt that wrote it, as in the file names.
+    :param rows: rows that the transform produced, counted while they passed.
+    :param bytes: bytes of the data files.
+    :param manifest: the table format's own record of the files; None if the split has no rows.
+    """
+
+    split: str
+    writer: str
+    published_at: datetime
+    rows: int
+    bytes: int
+    files: tuple[StagedFile, ...]
+    manifest: JsonObject | None
+
+
+class Seal(Document, frozen=True, kw_only=True, tag="seal"):
+    """The checkpoint is complete: every split is staged and the totals are fixed."""
+
+    sealed_at: datetime
+    splits: int
+    rows: int
+    bytes: int
+    files: int
+    manifests: tuple[JsonObject, ...]
+
+
+class Member(Part, frozen=True, kw_only=True, order=True):
+    """One generation of one key, as part of a commit group."""
+
+    key: str
+    generation: int
+
+
+class Group(Document, frozen=True, kw_only=True, tag="group"):
+    """The commit that a generation belongs to; put before the table is touched.
+
+    :param id: digest of the members; the snapshot id is derived from it.
+    :param horizon: the table's last sequence number then. History that reaches back to it can disprove a commit (I10).
+    """
+
+    id: str
+    members: tuple[Member, ...]
+    bound_at: datetime
+    horizon: int
+
+
+class Commit(Document, frozen=True, kw_only=True, tag="commit"):
+    """The commit as the table's own history shows it.
+
+    :param snapshot_id: Iceberg snapshot; None if there was nothing to write.
+    """
+
+    group: str
+    snapshot_id: int | None
+    committed_at: datetime
+    rows: int
+
+
+class Discard(Document, frozen=True, kw_only=True, tag="discard"):
+    """Tombstone: this generation must not be committed any more."""
+
+    discarded_at: datetime
+    reason: str
+
+
+AnyDocument = TypeVar("AnyDocument", bound=Document)
+
+_SEPARATOR = b',"sha256":"'
+_TAIL_LENGTH = len(_SEPARATOR) + 64 + len(b'"}\n')
+_ZSTD_SUFFIX = ".zst"
+
+
+class _Version(msgspec.Struct):
+    format_version: int
+
+
+def to_json(name: str, document: Document) -> bytes:
+    """Bytes of ``document`` as stored under ``name``; names ending in ``.zst`` are compressed."""
+    body = msgspec.json.encode(document)[:-1]
+    digest = hashlib.sha256(body).hexdigest().encode()
+    data = body + _SEPARATOR + digest + b'"}\n'
+    return zstandard.ZstdCompressor().compress(data) if name.endswith(_ZSTD_SUFFIX) else data
+
+
+def from_json(name: str, data: bytes, kind: type[AnyDocument]) -> AnyDocument:
+    """Read the document stored under ``name``.
+
+    :raises CorruptObjectError: if it is truncated, altered, or not of this kind.
+    :raises NewerFormatError: if a newer provider wrote it.
+    """
+    if name.endswith(_ZSTD_SUFFIX):
+        try:
+            data = zstandard.ZstdDecompressor().decompressobj().decompress(data)
+        except zstandard.ZstdError as error:
+            raise _corrupt(name, f"cannot be decompressed ({error})") from error
+    body, tail = data[:-_TAIL_LENGTH], data[-_TAIL_LENGTH:]
+    if not (tail.startswith(_SEPARATOR) and tail.endswith(b'"}\n')):
+        raise _corrupt(name, "is truncated or has no checksum")
+    if hashlib.sha256(body).hexdigest().encode() != tail[len(_SEPARATOR) : -3]:
+        raise _corrupt(name, "does not match its checksum")
+    text = body + b"}"
+    try:
+        version = msgspec.json.decode(text, type=_Version).format_version
+        if version > FORMAT_VERSION:
+            raise NewerFormatError(
+                f"Object {name} in the checkpoint store has format version {version}; this provider reads version "
+                f"{FORMAT_VERSION}. Upgrade airflow-provider-ckpt here to at least the version that wrote it."
+            )
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError as error:
+        raise _corrupt(name, f"is not a valid {kind.__name__.lower()} document ({error})") from error
+
+
+def _corrupt(name: str, what: str) -> CorruptObjectError:
+    return CorruptObjectError(
+        f"Object {name} in the checkpoint store {what}. It is not treated as absent. Restore it, or redo the write "
+        'under a new generation by running with the configuration {"checkpoint": "restart"}.'
+    )
+
+
+def _brief(value: JsonObject) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def fingerprint(value: object) -> str:
+    """SHA-256 of a JSON-able value, independent of the order of its members."""
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()

@@ -1,0 +1,81 @@
+"""The names of all objects in a checkpoint store. Nothing else joins paths, and this module reads or writes none.
+
+Renaming anything here breaks checkpoints that are under way: see "Stored formats" in the changelog.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_GENERATION = re.compile(r"^[0-9a-f]+/g([1-9][0-9]*)/")
+
+
+@dataclass(frozen=True)
+class CheckpointPaths:
+    """Object names of one generation of one key, relative to the store's root.
+
+    :param key_hash: see ``IdempotenceKey.hash``.
+    :param generation: 1 for the first; a deliberate redo counts up.
+    """
+
+    key_hash: str
+    generation: int
+
+    @property
+    def root(self) -> str:
+        """Folder of this generation, with a trailing slash."""
+        return f"{self.key_hash}/g{self.generation}/"
+
+    @property
+    def header(self) -> str:
+        return f"{self.root}header.json"
+
+    @property
+    def plan(self) -> str:
+        return f"{self.root}plan.json.zst"
+
+    @property
+    def attempts(self) -> str:
+        return f"{self.root}attempts/"
+
+    def attempt(self, attempt_id: str) -> str:
+        return f"{self.attempts}{attempt_id}.json"
+
+    @property
+    def staged_folder(self) -> str:
+        return f"{self.root}staged/"
+
+    def staged(self, split_id: str) -> str:
+        return f"{self.staged_folder}{split_id}.json"
+
+    @property
+    def seal(self) -> str:
+        return f"{self.root}seal.json"
+
+    @property
+    def group(self) -> str:
+        return f"{self.root}group.json"
+
+    @property
+    def commit(self) -> str:
+        return f"{self.root}commit.json"
+
+    @property
+    def discard(self) -> str:
+        return f"{self.root}discard.json"
+
+    def file_stem(self, split_id: str, attempt_id: str) -> str:
+        """Start of the name of every data file and manifest of one split in one attempt (I4)."""
+        return f"ckpt-{self.key_hash}-g{self.generation}-s{split_id}-{attempt_id}"
+
+
+def generation_of(name: str) -> int | None:
+    """Generation that an object name belongs to, or None if it is no name of ours."""
+    match = _GENERATION.match(name)
+    return int(match[1]) if match else None
+
+
+def id_of(name: str) -> str:
+    """Split or attempt id in an object name such as ``…/staged/000012.json``."""
+    return name.rsplit("/", 1)[-1].removesuffix(".json")

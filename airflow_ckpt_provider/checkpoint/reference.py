@@ -1,0 +1,119 @@
+"""The checkpoint reference: the small JSON object that stage, commit and sensor hand to each other through XCom.
+
+A stable contract: members are added, never renamed or removed. It holds no secret, and stays below 4 KiB.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NotRequired, TypedDict
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.checkpoint.documents import Seal
+    from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+
+
+class SplitCounts(TypedDict):
+    """Splits of the plan, those found staged when the attempt began, and those it wrote."""
+
+    total: int
+    recovered: int
+    written: int
+
+
+class CommitFacts(TypedDict):
+    """The commit as the table shows it.
+
+    ``snapshot_id`` is None if there was nothing to write; ``committed_at`` is ISO 8601 in UTC; ``landed_now`` is False if
+    an earlier attempt's commit was found.
+    """
+
+    snapshot_id: int | None
+    committed_at: str
+    landed_now: bool
+
+
+class Reference(TypedDict):
+    """What a stage returns. ``rows``, ``bytes`` and ``files`` are those sealed, in all attempts together."""
+
+    idempotence_key: str
+    generation: int
+    store: str
+    checkpoint_conn_id: str
+    table: str
+    format: str
+    mode: str
+    state: str
+    map_index: int
+    splits: SplitCounts
+    rows: int
+    bytes: int
+    files: int
+    commit: NotRequired[CommitFacts]
+
+
+def reference(checkpoint: Checkpoint, seal: Seal, state: State, *, recovered: int, written: int) -> Reference:
+    """Reference to a sealed checkpoint."""
+    header = checkpoint.header
+    return Reference(
+        idempotence_key=header.key,
+        generation=header.generation,
+        store=checkpoint.store.uri,
+        checkpoint_conn_id=header.connections.checkpoint,
+        table=header.table.identifier,
+        format=header.table.format,
+        mode=header.mode,
+        state=state.value,
+        map_index=header.origin.map_index,
+        splits=SplitCounts(total=seal.splits, recovered=recovered, written=written),
+        rows=seal.rows,
+        bytes=seal.bytes,
+        files=seal.files,
+    )
+
+
+def resolve(store: CheckpointStore, pointer: str | Reference) -> Checkpoint | None:
+    """The checkpoint that a reference or a bare key points to; None if a bare key is not known yet.
+
+    :raises CheckpointMissingError: if a reference points to nothing.
+    """
+    if isinstance(pointer, str):
+        return Checkpoint.latest(store, IdempotenceKey(pointer))
+    if pointer["store"] != store.uri:
+        raise InvalidInputError(
+            f"The reference to the key {pointer['idempotence_key']!r} points to the store {pointer['store']}, but the "
+            f"connection opens {store.uri}. The connection was changed, or is another one on this worker."
+        )
+    return Checkpoint.at(store, IdempotenceKey(pointer["idempotence_key"]), pointer["generation"])
+
+
+def pointers(value: object) -> tuple[list[str | Reference], bool]:
+    """The keys and references in an operator's ``checkpoint`` parameter, and whether it was a list.
+
+    :raises InvalidInputError: if it is neither a reference, nor a key, nor a list of those.
+    """
+    if isinstance(value, str | dict):
+        return [_pointer(value)], False
+    if value is None or not hasattr(value, "__iter__"):
+        raise InvalidInputError(
+            f"checkpoint={value!r} is neither a checkpoint reference, nor a list of them, nor an idempotence key. Pass "
+            "stage.output; if it rendered to None, the stage did not run or did not succeed."
+        )
+    found = [_pointer(item) for item in value]
+    if not found:
+        raise InvalidInputError("checkpoint=[] names nothing to commit or to wait for: no mapped stage returned a reference.")
+    return found, True
+
+
+def _pointer(item: object) -> str | Reference:
+    if isinstance(item, str):
+        return IdempotenceKey(item).value
+    required = {"idempotence_key", "generation", "store", "checkpoint_conn_id"}
+    if isinstance(item, dict) and required <= item.keys():
+        return item  # type: ignore[return-value]
+    raise InvalidInputError(
+        f"{item!r} is neither a checkpoint reference (a mapping with {', '.join(sorted(required))}) nor an idempotence key."
+    )

@@ -1,0 +1,148 @@
+"""The checkpoint store: named immutable documents with put-if-absent, on a local folder, S3, GCS, Azure or memory.
+
+It wraps ``obstore`` and adds the one thing a protocol needs and an object store's client does not give: an honest answer
+to "did *I* create this object", also when a reply was lost and the client repeated the request behind our back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.checkpoint.documents import AnyDocument, Document, from_json, to_json
+from airflow_ckpt_provider.checkpoint.location import StorageLocation
+from airflow_ckpt_provider.exceptions import RetryableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from obstore.store import ObjectStore
+
+#: Documents read at the same time by ``read_many``.
+_READERS = 16
+
+
+class StoreError(RetryableError):
+    """The store did not answer, or refused. Nothing is known about the object."""
+
+
+@dataclass(frozen=True)
+class CheckpointStore:
+    """Documents under names, created once and never changed.
+
+    :param location: where. Picklable with it, so that executors open the same store.
+    """
+
+    location: StorageLocation
+
+    @classmethod
+    def at(cls, uri: str, **options: str) -> CheckpointStore:
+        """Store at ``uri``, a URI or absolute path, with obstore options."""
+        return cls(StorageLocation(uri, options))
+
+    @property
+    def uri(self) -> str:
+        return self.location.uri
+
+    def create(self, name: str, document: Document) -> bool:
+        """Put ``document`` under ``name`` if nothing is there.
+
+        :returns: True if this very document is now stored there, False if another one was there before.
+        :raises StoreError: if the store failed and the object is not there.
+        """
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        data = to_json(name, document)
+        try:
+            obstore.put(self._objects(), name, data, mode="create")
+        except AlreadyExistsError:
+            # Not proof that somebody else was first: a client that lost the reply to our put repeats it.
+            return self._bytes(name) == data
+        except Exception as error:  # noqa: BLE001 - obstore maps client errors to many types, and all mean "unknown"
+            found = self._bytes(name)
+            if found is None:
+                raise StoreError(f"Could not write {name} to the checkpoint store {self.uri}: {error}") from error
+            return found == data
+        return True
+
+    def read(self, name: str, kind: type[AnyDocument]) -> AnyDocument | None:
+        """Document under ``name``, or None if there is none.
+
+        :raises CorruptObjectError: if what is there is not a whole, unaltered document of this kind.
+        :raises NewerFormatError: if a newer provider wrote it.
+        :raises StoreError: if the store failed.
+        """
+        data = self._bytes(name)
+        return None if data is None else from_json(name, data, kind)
+
+    def read_many(self, names: Iterable[str], kind: type[AnyDocument]) -> list[AnyDocument]:
+        """Documents that were listed, so that they must exist, in the order of ``names``."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        def one(name: str) -> AnyDocument:
+            document = self.read(name, kind)
+            if document is None:
+                raise StoreError(f"Object {name} was listed in the checkpoint store {self.uri} and is gone.")
+            return document
+
+        if self.location.is_local:
+            return [one(name) for name in names]
+        with ThreadPoolExecutor(_READERS) as pool:
+            return list(pool.map(one, names))
+
+    def exists(self, name: str) -> bool:
+        """True if there is an object under ``name``, whatever is in it."""
+        import obstore
+
+        try:
+            obstore.head(self._objects(), name)
+        except FileNotFoundError:
+            return False
+        except Exception as error:
+            raise StoreError(f"Could not look at {name} in the checkpoint store {self.uri}: {error}") from error
+        return True
+
+    def names(self, prefix: str) -> list[str]:
+        """Names of all objects below ``prefix``, a folder, sorted."""
+        import obstore
+
+        try:
+            return sorted(
+                item["path"] for chunk in obstore.list(self._objects(), prefix) for item in chunk
+            )
+        except Exception as error:
+            raise StoreError(f"Could not list {prefix} in the checkpoint store {self.uri}: {error}") from error
+
+    def check(self) -> None:
+        """Prove that the store can be listed with these credentials.
+
+        :raises StoreError: if it cannot.
+        """
+        import obstore
+
+        try:
+            obstore.list_with_delimiter(self._objects())
+        except Exception as error:
+            raise StoreError(f"Could not list the checkpoint store {self.uri}: {error}") from error
+
+    def _bytes(self, name: str) -> bytes | None:
+        import obstore
+
+        try:
+            return bytes(obstore.get(self._objects(), name).bytes())
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            raise StoreError(f"Could not read {name} from the checkpoint store {self.uri}: {error}") from error
+
+    def _objects(self) -> ObjectStore:
+        """The open storage, kept for the life of the process and not pickled."""
+        objects = self.__dict__.get("_opened")
+        if objects is None:
+            objects = self.location.open(create=True)
+            object.__setattr__(self, "_opened", objects)
+        return objects
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"location": self.location}

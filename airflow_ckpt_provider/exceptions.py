@@ -1,0 +1,108 @@
+"""Every error this provider raises on purpose, split by what helps: retry it, never retry it, or find out first.
+
+A message says what happened, to which key or table, and what to do next. The core raises these types; the operators
+map them to Airflow's once (``RetryableError`` and ``OutcomeUnknownError`` fail the try and let Airflow retry,
+``TerminalError`` fails the task at once). This module imports nothing, so that every layer can use it.
+"""
+
+from __future__ import annotations
+
+
+class CheckpointError(Exception):
+    """Base of all errors of this provider."""
+
+
+class RetryableError(CheckpointError):
+    """A retry may help: what is staged stays staged, and the next attempt starts from there."""
+
+
+class TerminalError(CheckpointError):
+    """A retry of the same thing cannot help: somebody has to change something first. Nothing staged is lost."""
+
+
+class OutcomeUnknownError(CheckpointError):
+    """A commit may or may not have landed. The next attempt looks into the table's history before it does anything."""
+
+
+class InvalidInputError(TerminalError):
+    """A parameter, URI, connection or key that cannot work. Raised before Spark starts."""
+
+
+class NotSupportedYetError(InvalidInputError):
+    """A documented feature that this version does not have. Raised when the DAG is parsed, where that is possible."""
+
+
+class BindingMismatchError(TerminalError):
+    """The key is already bound to another table, source, mode or transform (invariant I6)."""
+
+
+class InputChangedError(TerminalError):
+    """An input file that the plan pinned was changed, replaced or removed since (invariant I6)."""
+
+
+class SchemaMismatchError(TerminalError):
+    """The rows do not fit the table's schema. The message lists every difference."""
+
+
+class NullInRequiredColumnError(TerminalError):
+    """A required column holds a null. The message names the column and the row."""
+
+
+class UnsupportedTableError(TerminalError):
+    """The table is of a kind that cannot be written exactly once from here, such as a v1 or v3 Iceberg table."""
+
+
+class TableMissingError(TerminalError):
+    """The table does not exist, or is not the one (by UUID) that the checkpoint is bound to."""
+
+
+class CorruptObjectError(TerminalError):
+    """An object in the checkpoint store is truncated, damaged or of another kind than its name says (invariant I7)."""
+
+
+class NewerFormatError(TerminalError):
+    """An object in the checkpoint store was written by a newer version of this provider (invariant I7)."""
+
+
+class CheckpointMissingError(TerminalError):
+    """There is no checkpoint under this key in this store."""
+
+
+class NotSealedError(RetryableError):
+    """The checkpoint is not complete yet, so it cannot be committed."""
+
+
+class DiscardedError(TerminalError):
+    """The checkpoint, or this generation of it, was discarded and must not be committed any more."""
+
+
+class StagedFileMissingError(TerminalError):
+    """A staged file is gone, or has another size: the commit would reference what does not exist (invariant I5)."""
+
+
+class RowCountError(TerminalError):
+    """Rows sealed, rows in the staged manifests and rows in the commit disagree (invariant I2)."""
+
+
+class HistoryExpiredError(TerminalError):
+    """The history that could prove or disprove an earlier commit of the key is gone (invariant I10)."""
+
+
+class RolledBackError(TerminalError):
+    """The key's snapshot was committed once and later rolled back: committing it again is a human decision."""
+
+
+class PySparkVersionError(TerminalError):
+    """``pyspark`` and ``pyspark-client`` are installed at different versions and overwrite each other's files."""
+
+
+class StageFailedError(RetryableError):
+    """Spark tasks failed. The splits they did publish stay staged; a retry writes only the others."""
+
+
+class CommitRefusedError(TerminalError):
+    """The catalog answered that this commit is not allowed."""
+
+
+class RestartRefusedError(TerminalError):
+    """A restart was asked for, but an earlier generation of the key has landed, so that its rows would be there twice."""

@@ -1,0 +1,54 @@
+"""What Airflow asks a provider about itself. Strings only: importing this costs nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def get_provider_info() -> dict[str, Any]:
+    """The provider's metadata, by the schema ``provider_info.schema.json`` of Airflow."""
+    return {
+        "package-name": "airflow-provider-ckpt",
+        "name": "Checkpointed writes",
+        "description": "Checkpointed, exactly-once Spark writes into Apache Iceberg: a retry recovers what was staged.",
+        "integrations": [
+            {
+                "integration-name": "Checkpointed writes",
+                "external-doc-url": "https://iceberg.apache.org/spec/",
+                "tags": ["software"],
+            }
+        ],
+        "operators": [
+            {
+                "integration-name": "Checkpointed writes",
+                "python-modules": [
+                    "airflow_ckpt_provider.operators.iceberg",
+                    "airflow_ckpt_provider.operators.commit",
+                ],
+            }
+        ],
+        "sensors": [
+            {"integration-name": "Checkpointed writes", "python-modules": ["airflow_ckpt_provider.sensors.checkpoint"]}
+        ],
+        "triggers": [
+            {"integration-name": "Checkpointed writes", "python-modules": ["airflow_ckpt_provider.triggers.checkpoint"]}
+        ],
+        "hooks": [
+            {"integration-name": "Checkpointed writes", "python-modules": ["airflow_ckpt_provider.hooks.checkpoint"]}
+        ],
+        "connection-types": [
+            {
+                "connection-type": "checkpoint",
+                "hook-name": "Checkpoint store",
+                "hook-class-name": "airflow_ckpt_provider.hooks.checkpoint.CheckpointHook",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["port", "schema"],
+                    "relabeling": {"host": "Store URI", "login": "Access key", "password": "Secret key"},
+                    "placeholders": {
+                        "host": "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///folder",
+                        "extra": '{"region": "eu-central-1"}',
+                    },
+                },
+            }
+        ],
+    }

@@ -1,0 +1,43 @@
+"""The ``iceberg`` connection, which belongs to the official Iceberg provider, or an embedded catalog where there is none."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.checkpoint.location import refuse_credentials
+from airflow_ckpt_provider.hooks.checkpoint import connection_or_none, embedded_home
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+#: Connection that may be missing.
+DEFAULT_CONN_ID = "iceberg_default"
+
+
+def iceberg_catalog(iceberg_conn_id: str = DEFAULT_CONN_ID) -> Catalog:
+    """The catalog of a connection of type ``iceberg``.
+
+    Without a connection ``iceberg_default``: a SQLite catalog and a warehouse below ``AIRFLOW_HOME/checkpoints``.
+
+    :param iceberg_conn_id: id of the connection
+    :raises InvalidInputError: if the connection is missing or of another type.
+    """
+    connection = connection_or_none(iceberg_conn_id, DEFAULT_CONN_ID, {"iceberg"})
+    if connection is None:
+        return _embedded()
+    from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
+
+    if connection.host:
+        refuse_credentials(connection.host)
+    return IcebergHook(iceberg_conn_id).catalog
+
+
+def _embedded() -> Catalog:
+    from pyiceberg.catalog import load_catalog
+
+    home = embedded_home()
+    os.makedirs(os.path.join(home, "warehouse"), exist_ok=True)
+    return load_catalog(
+        "embedded", type="sql", uri=f"sqlite:///{home}/catalog.db", warehouse=f"file://{home}/warehouse"
+    )

@@ -1,0 +1,149 @@
+"""The ``checkpoint`` connection: where checkpoints live, and the credentials of that storage."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_ckpt_provider.checkpoint.location import StorageLocation
+from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+from airflow_ckpt_provider.exceptions import CheckpointError, InvalidInputError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+#: Members of the connection's extra that are handed to the storage; all others are refused.
+ALLOWED_OPTIONS = frozenset(
+    {
+        "account_name",
+        "allow_http",
+        "client_id",
+        "connect_timeout",
+        "endpoint",
+        "google_application_credentials",
+        "proxy_url",
+        "region",
+        "role_arn",
+        "session_token",
+        "skip_signature",
+        "tenant_id",
+        "timeout",
+        "use_emulator",
+        "virtual_hosted_style_request",
+        "web_identity_token_file",
+    }
+)
+
+
+class CheckpointHook(BaseHook):
+    """Opens the checkpoint store of a connection of type ``checkpoint``.
+
+    Host is the store's URI, such as ``file:///data/checkpoints`` or ``s3://bucket/prefix``; login and password are access key
+    and secret where the storage has them; extra holds storage options by obstore's names, such as ``region`` or ``endpoint``.
+    Without a connection ``checkpoint_default``, a folder below ``AIRFLOW_HOME`` is used.
+
+    :param checkpoint_conn_id: id of the connection
+    """
+
+    conn_name_attr = "checkpoint_conn_id"
+    default_conn_name = "checkpoint_default"
+    conn_type = "checkpoint"
+    hook_name = "Checkpoint store"
+
+    def __init__(self, checkpoint_conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.checkpoint_conn_id = checkpoint_conn_id
+
+    def get_conn(self) -> CheckpointStore:
+        """The store.
+
+        :raises InvalidInputError: if the connection cannot be used as one.
+        """
+        return CheckpointStore(self.location())
+
+    def location(self) -> StorageLocation:
+        """The storage the connection names, with its options."""
+        connection = connection_or_none(self.checkpoint_conn_id, self.default_conn_name, {self.conn_type})
+        if connection is None:
+            return StorageLocation(f"file://{embedded_home()}/store")
+        if not connection.host:
+            raise InvalidInputError(
+                f"The connection {self.checkpoint_conn_id!r} has no host: put the URI of the store there, such as s3://bucket/prefix."
+            )
+        options = options_of(connection)
+        return StorageLocation(_uri(connection), options)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """List the store's root."""
+        try:
+            store = self.get_conn()
+            store.check()
+        except CheckpointError as error:
+            return False, str(error)
+        return True, f"The checkpoint store {store.uri} can be listed."
+
+
+def options_of(connection: Connection) -> dict[str, str]:
+    """Storage options of a ``checkpoint`` connection: login, password and what its extra may hold.
+
+    :raises InvalidInputError: for an extra that is not allowed.
+    """
+    extra = connection.extra_dejson
+    unknown = sorted(extra.keys() - ALLOWED_OPTIONS)
+    if unknown:
+        raise InvalidInputError(
+            f"The connection {connection.conn_id!r} has the extra {', '.join(unknown)}; allowed are {', '.join(sorted(ALLOWED_OPTIONS))}."
+        )
+    options = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in extra.items()}
+    names = {"az": ("account_name", "account_key"), "abfs": ("account_name", "account_key"), "abfss": ("account_name", "account_key")}
+    login, password = names.get(_uri(connection).split("://", 1)[0], ("access_key_id", "secret_access_key"))
+    if connection.login:
+        options[login] = connection.login
+    if connection.password:
+        options[password] = connection.password
+    return options
+
+
+def storage_options(conn_id: str | None) -> dict[str, str]:
+    """Storage options that a source reads with; those of the environment if it names no connection."""
+    if conn_id is None:
+        return {}
+    connection = connection_or_none(conn_id, None, {CheckpointHook.conn_type})
+    return options_of(connection) if connection is not None else {}
+
+
+def connection_or_none(conn_id: str, default: str | None, types: set[str]) -> Connection | None:
+    """A connection of one of these types, or None if it is the default one and not set up.
+
+    :raises InvalidInputError: if it is missing, or of another type.
+    """
+    try:
+        connection = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        if conn_id == default:
+            return None
+        raise InvalidInputError(
+            f"There is no connection {conn_id!r}. Create it with the type {' or '.join(sorted(types))}, or correct the id."
+        ) from error
+    if connection.conn_type not in types:
+        raise InvalidInputError(
+            f"The connection {conn_id!r} is of type {connection.conn_type!r}; the type {' or '.join(sorted(types))} is needed here."
+        )
+    return connection
+
+
+def embedded_home() -> str:
+    """Folder of the embedded default: store, catalog and warehouse of one machine."""
+    home = os.environ.get("AIRFLOW_HOME") or os.path.expanduser("~/airflow")
+    return os.path.join(os.path.abspath(home), "checkpoints")
+
+
+def _uri(connection: Connection) -> str:
+    """The store's URI, however Airflow split it into host and schema."""
+    host: Any = connection.host or ""
+    if "://" in host or host.startswith("/"):
+        return str(host)
+    return f"{connection.schema}://{host}" if connection.schema else str(host)

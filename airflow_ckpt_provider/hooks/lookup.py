@@ -1,0 +1,55 @@
+"""From a reference or key to its checkpoint, with nothing but connection ids."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.checkpoint.checkpoint import State
+from airflow_ckpt_provider.checkpoint.reference import Reference, resolve
+from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
+from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
+from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.tables.iceberg.history import stream_of
+from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+
+
+def find_checkpoint(pointer: str | Reference, checkpoint_conn_id: str) -> Checkpoint | None:
+    """The checkpoint of a reference or bare key; None if a bare key is not known yet.
+
+    :param checkpoint_conn_id: where to look up a bare key.
+    """
+    conn_id = checkpoint_conn_id if isinstance(pointer, str) else pointer["checkpoint_conn_id"]
+    return resolve(CheckpointHook(conn_id).get_conn(), pointer)
+
+
+def iceberg_target(checkpoint: Checkpoint) -> IcebergTarget:
+    """The table that a checkpoint is bound to, by the connection id its header remembers."""
+    header = checkpoint.header
+    return IcebergTarget(
+        iceberg_catalog(header.connections.table),
+        header.table.identifier,
+        stream_of(header.origin.dag_id, header.origin.task_id),
+    )
+
+
+def reached(pointer: str | Reference, until: State, checkpoint_conn_id: str) -> bool:
+    """Whether a checkpoint is sealed, or committed.
+
+    A commit that landed and was not recorded counts: the table's history is asked if a commit was ever begun.
+
+    :raises DiscardedError: if it was discarded, so that it never will be.
+    """
+    checkpoint = find_checkpoint(pointer, checkpoint_conn_id)
+    if checkpoint is None:
+        return False
+    state = checkpoint.state()
+    if state is State.COMMITTED or state is until:
+        return True
+    if checkpoint.group() is not None and groups.landed(checkpoint, iceberg_target(checkpoint)) is not None:
+        return True
+    if state is State.DISCARDED and not isinstance(pointer, str):
+        checkpoint.require_live()
+    return False

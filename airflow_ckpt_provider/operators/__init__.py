@@ -1,0 +1,1 @@
+"""Operators: they read Airflow's context, call the layers below, log what those report, and map errors."""

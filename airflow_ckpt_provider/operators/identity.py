@@ -1,0 +1,60 @@
+"""Who is writing, in Airflow's words: the default key, and the restart that a run asks for.
+
+A task's own XComs are deleted when its retry starts, so the key is never read back: every try derives it again, from what all
+tries of a task have in common. Try number, task instance id and the run id of a temporary run are not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.checkpoint.documents import Origin
+from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+#: Start of the run ids that ``airflow tasks test`` makes up anew each time.
+TEMPORARY_RUN = "__airflow_temporary_run_"
+
+#: Member of a run's conf or params, and its one value.
+OVERRIDE, RESTART = "checkpoint", "restart"
+
+
+def origin_of(context: Context) -> Origin:
+    """The task instance, without its try."""
+    ti = context["ti"]
+    return Origin(dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=_map_index(context))
+
+
+def default_key(context: Context) -> IdempotenceKey:
+    """``<dag_id>/<task_id>/<run_id>/<map_index>``; in a temporary run the logical date, or ``adhoc``, for the run id."""
+    ti = context["ti"]
+    run = ti.run_id
+    if run.startswith(TEMPORARY_RUN):
+        logical_date = context["dag_run"].logical_date
+        run = logical_date.isoformat() if logical_date else "adhoc"
+    return IdempotenceKey(f"{ti.dag_id}/{ti.task_id}/{run}/{_map_index(context)}")
+
+
+def restart_token(context: Context) -> str | None:
+    """Identity of the restart that this run asks for, or None.
+
+    It is the same for all tries of a task and another after the run was cleared, so that a retry resumes what the restart began.
+
+    :raises InvalidInputError: for another value than ``restart``.
+    """
+    dag_run = context["dag_run"]
+    conf, params = dag_run.conf or {}, context.get("params") or {}
+    wish = conf.get(OVERRIDE, params.get(OVERRIDE))
+    if wish is None:
+        return None
+    if wish != RESTART:
+        raise InvalidInputError(f'The run asks for {{"{OVERRIDE}": {wish!r}}}; the only value there is {RESTART!r}.')
+    return f"{dag_run.run_id}#{getattr(dag_run, 'clear_number', 0) or 0}"
+
+
+def _map_index(context: Context) -> int:
+    index = getattr(context["ti"], "map_index", -1)
+    return -1 if index is None else index

@@ -1,0 +1,91 @@
+"""Waiting for a checkpoint: in poke, reschedule or deferrable form."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow.sdk import BaseSensorOperator, conf
+
+from airflow_ckpt_provider.checkpoint.checkpoint import State
+from airflow_ckpt_provider.checkpoint.reference import pointers
+from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.hooks.lookup import reached
+from airflow_ckpt_provider.hooks.errors import airflow_errors
+from airflow_ckpt_provider.triggers.checkpoint import CheckpointTrigger, raise_event_error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+
+class CheckpointSensor(BaseSensorOperator):
+    """Wait until a checkpoint is sealed or committed.
+
+    :param checkpoint: a checkpoint reference, such as ``stage.output``; a list of them, to wait for all; or an idempotence key, which
+        need not exist yet (templated)
+    :param until: ``"committed"``, or ``"sealed"`` for staged but not necessarily committed
+    :param checkpoint_conn_id: where to look up a bare key; a reference knows it itself
+    :param deferrable: wait in the triggerer, without a worker slot
+    """
+
+    template_fields: Sequence[str] = ("checkpoint",)
+
+    def __init__(
+        self,
+        *,
+        checkpoint: Any,  # noqa: ANN401 - whatever XCom holds; checked when it is known
+        until: Literal["sealed", "committed"] = "committed",
+        checkpoint_conn_id: str = "checkpoint_default",
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        **kwargs: Any,  # noqa: ANN401 - BaseSensorOperator's
+    ) -> None:
+        super().__init__(**kwargs)
+        if until not in {"sealed", "committed"}:
+            raise InvalidInputError(f"until={until!r}: the values are 'sealed' and 'committed'.")
+        self.checkpoint = checkpoint
+        self.until = until
+        self.checkpoint_conn_id = checkpoint_conn_id
+        self.deferrable = deferrable
+
+    def execute(self, context: Context) -> Any:  # noqa: ANN401 - BaseSensorOperator's
+        """Wait here, or in the triggerer."""
+        if not self.deferrable:
+            return super().execute(context)
+        with airflow_errors():
+            if self._reached():
+                return None
+        self.defer(
+            trigger=CheckpointTrigger(
+                checkpoints=pointers(self.checkpoint)[0],
+                until=self.until,
+                checkpoint_conn_id=self.checkpoint_conn_id,
+                poll_interval=float(self.poke_interval),
+            ),
+            method_name="execute_complete",
+            timeout=self.timeout_delta,
+        )
+
+    def poke(self, context: Context) -> bool:
+        """Look once."""
+        del context
+        with airflow_errors():
+            return self._reached()
+
+    def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> None:
+        """Go on after the triggerer saw the checkpoint, or could not go on."""
+        del context
+        with airflow_errors():
+            raise_event_error(event)
+        self.log.info("Reached: %s.", self.until)
+
+    def _reached(self) -> bool:
+        found, _ = pointers(self.checkpoint)
+        waiting = [pointer for pointer in found if not reached(pointer, State(self.until), self.checkpoint_conn_id)]
+        if waiting:
+            first = waiting[0]
+            key = first if isinstance(first, str) else first["idempotence_key"]
+            self.log.info("%d of %d checkpoint(s) not %s yet, among them key %s.", len(waiting), len(found), self.until, key)
+        else:
+            self.log.info("Reached: %s.", self.until)
+        return not waiting

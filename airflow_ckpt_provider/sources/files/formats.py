@@ -1,0 +1,177 @@
+"""How one file of each format is opened, cut and read. Batches come one after the other; a whole file is never held.
+
+A **unit** is what a format can start reading at: a Parquet row group, an ORC stripe. CSV and JSON lines have one unit, the
+file (a line break may stand inside a quoted CSV value, so a byte range is no safe cut).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from obstore.store import ObjectStore
+
+    from airflow_ckpt_provider.sources.files.listing import PinnedFile
+
+#: Rows in one batch.
+BATCH_ROWS = 65_536
+
+#: Bytes parsed at a time from CSV and JSON lines.
+_BLOCK_BYTES = 4 << 20
+
+#: Bytes fetched at a time from object storage.
+_FETCH_BYTES = 8 << 20
+
+
+class OpenFile:
+    """One input file, opened for Arrow: local files natively, others through their object store."""
+
+    def __init__(self, objects: ObjectStore, file: PinnedFile) -> None:
+        self._objects = objects
+        self.file = file
+
+    def random_access(self) -> pa.NativeFile:
+        """The file for formats that seek."""
+        import pyarrow as pa
+        from obstore.store import LocalStore
+
+        if isinstance(self._objects, LocalStore):
+            return pa.memory_map("/" + self.file.path)
+        import obstore
+
+        return pa.PythonFile(obstore.open_reader(self._objects, self.file.path, buffer_size=_FETCH_BYTES), mode="r")
+
+    def stream(self) -> pa.NativeFile:
+        """The file as a stream, decompressed by its suffix (``.gz``, ``.zst``, ``.bz2``, ``.lz4``)."""
+        import pyarrow as pa
+
+        codecs = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4"}
+        codec = codecs.get(self.file.path.rpartition(".")[2].lower())
+        raw = self.random_access()
+        return pa.CompressedInputStream(raw, codec) if codec else raw
+
+
+class FileFormat(Protocol):
+    """One file format."""
+
+    def units(self, opened: OpenFile) -> list[int]:
+        """Bytes of each unit of the file."""
+        ...
+
+    def schema(self, opened: OpenFile) -> pa.Schema | None:
+        """Schema of the file, or None if the format carries none."""
+        ...
+
+    def read(
+        self, opened: OpenFile, units: range | None, columns: Sequence[str] | None, expected: pa.Schema | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of these units (None for all), in order, with at least ``columns``."""
+        ...
+
+
+class Parquet:
+    """Apache Parquet; the unit is the row group."""
+
+    def units(self, opened: OpenFile) -> list[int]:
+        metadata = self._open(opened).metadata
+        groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
+        return [sum(g.column(c).total_compressed_size for c in range(g.num_columns)) for g in groups]
+
+    def schema(self, opened: OpenFile) -> pa.Schema:
+        return self._open(opened).schema_arrow
+
+    def read(
+        self, opened: OpenFile, units: range | None, columns: Sequence[str] | None, expected: pa.Schema | None
+    ) -> Iterator[pa.RecordBatch]:
+        del expected
+        file = self._open(opened)
+        wanted = list(units if units is not None else range(file.num_row_groups))
+        yield from file.iter_batches(
+            BATCH_ROWS, row_groups=wanted, columns=None if columns is None else list(columns), use_threads=False
+        )
+
+    def _open(self, opened: OpenFile) -> Any:  # noqa: ANN401 - pyarrow.parquet.ParquetFile, imported where it is used
+        from pyarrow.parquet import ParquetFile
+
+        return ParquetFile(opened.random_access(), pre_buffer=False)
+
+
+class Orc:
+    """Apache ORC; the unit is the stripe. ORC files do not tell stripe sizes through Arrow, so all count the same."""
+
+    def units(self, opened: OpenFile) -> list[int]:
+        stripes = self._open(opened).nstripes
+        return [opened.file.size // stripes] * stripes if stripes else []
+
+    def schema(self, opened: OpenFile) -> pa.Schema:
+        return self._open(opened).schema  # type: ignore[no-any-return]
+
+    def read(
+        self, opened: OpenFile, units: range | None, columns: Sequence[str] | None, expected: pa.Schema | None
+    ) -> Iterator[pa.RecordBatch]:
+        del expected
+        file = self._open(opened)
+        for stripe in units if units is not None else range(file.nstripes):
+            batch = file.read_stripe(stripe, columns=None if columns is None else list(columns))
+            for start in range(0, batch.num_rows, BATCH_ROWS):
+                yield batch.slice(start, BATCH_ROWS)
+
+    def _open(self, opened: OpenFile) -> Any:  # noqa: ANN401 - pyarrow.orc.ORCFile, imported where it is used
+        from pyarrow.orc import ORCFile
+
+        return ORCFile(opened.random_access())
+
+
+class Csv:
+    """Comma-separated values with a header line. Types come from the table, and are inferred where it has none."""
+
+    def units(self, opened: OpenFile) -> list[int]:
+        return [opened.file.size]
+
+    def schema(self, opened: OpenFile) -> None:
+        del opened
+
+    def read(
+        self, opened: OpenFile, units: range | None, columns: Sequence[str] | None, expected: pa.Schema | None
+    ) -> Iterator[pa.RecordBatch]:
+        from pyarrow import csv
+
+        del units
+        if opened.file.size == 0:
+            return
+        convert = csv.ConvertOptions(
+            column_types={field.name: field.type for field in expected} if expected is not None else None,
+            include_columns=None if columns is None else list(columns),
+        )
+        read = csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES)
+        with opened.stream() as stream, csv.open_csv(stream, read_options=read, convert_options=convert) as batches:
+            yield from batches
+
+
+class JsonLines:
+    """One JSON object per line. Types come from the table, and are inferred where it has none."""
+
+    def units(self, opened: OpenFile) -> list[int]:
+        return [opened.file.size]
+
+    def schema(self, opened: OpenFile) -> None:
+        del opened
+
+    def read(
+        self, opened: OpenFile, units: range | None, columns: Sequence[str] | None, expected: pa.Schema | None
+    ) -> Iterator[pa.RecordBatch]:
+        from pyarrow import json
+
+        del units, columns
+        if opened.file.size == 0:
+            return
+        parse = json.ParseOptions(explicit_schema=expected, unexpected_field_behavior="infer")
+        read = json.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES)
+        with opened.stream() as stream, json.open_json(stream, read_options=read, parse_options=parse) as batches:
+            yield from batches
+
+
+FORMATS: dict[str, FileFormat] = {"parquet": Parquet(), "orc": Orc(), "csv": Csv(), "jsonl": JsonLines()}

@@ -1,0 +1,148 @@
+"""Which files a URI or glob names, and whether they are still the same files.
+
+A file is pinned by path, size and a token that changes when it is written again: the ETag in object storage, the
+modification time in a local folder (a local ETag holds the inode, which a restored or moved folder changes).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_ckpt_provider.checkpoint.location import StorageLocation, normal_uri
+from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError, RetryableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from obstore import ObjectMeta
+    from obstore.store import ObjectStore
+
+#: Files looked at the same time when a plan is verified.
+_LOOKERS = 16
+
+_GLOB = re.compile(r"[*?\[]")
+
+
+class PinnedFile(msgspec.Struct, frozen=True, array_like=True):
+    """One input file as it was when it was listed.
+
+    :param path: path in its storage: absolute for local files, the object's key otherwise.
+    :param size: bytes.
+    :param token: changes when the file is written again.
+    """
+
+    path: str
+    size: int
+    token: str
+
+
+class InputFiles:
+    """The files behind one URI, glob or folder.
+
+    :param uri: a file, a glob (``*``, ``?``, ``[…]``, ``**`` for any depth) or a folder.
+    :param options: storage options, see ``StorageLocation``.
+    :raises InvalidInputError: if the URI cannot be used.
+    """
+
+    def __init__(self, uri: str, options: Mapping[str, str]) -> None:
+        self.uri = normal_uri(uri)
+        scheme, rest = self.uri.split("://", 1)
+        bucket, _, path = ("", "", rest.lstrip("/")) if scheme == "file" else rest.partition("/")
+        self._local = scheme == "file"
+        self._path = path
+        self._location = StorageLocation(f"{scheme}://{bucket}/", options)
+
+    def objects(self) -> ObjectStore:
+        """The open storage that the paths of the files refer to."""
+        return self._location.open()
+
+    def list(self) -> list[PinnedFile]:
+        """All files, sorted by path. Names that begin with ``.`` or ``_`` are skipped, as Spark and Hive do.
+
+        :raises InvalidInputError: if the URI names one file or folder and it does not exist. A glob may match nothing.
+        """
+        if _GLOB.search(self._path):
+            return self._glob()
+        if not self._path.endswith("/"):
+            one = self._head(self._path)
+            if one is not None:
+                return [self._pin(one)]
+        folder = self._path.rstrip("/") + "/"
+        found = [item for item in self._walk(folder) if _visible(item["path"][len(folder) :])]
+        if not found and not self._path.endswith("/") and not (self._local and os.path.isdir("/" + self._path)):
+            raise InvalidInputError(
+                f"There is no file or folder {self.uri}. Check the path; use a glob such as '*.parquet' if it may be empty."
+            )
+        return sorted(map(self._pin, found), key=lambda file: file.path)
+
+    def verify(self, files: Iterable[PinnedFile]) -> None:
+        """Check that these files are as they were when they were listed (I6).
+
+        :raises InputChangedError: naming the files that changed.
+        """
+        wanted = sorted(set(files), key=lambda file: file.path)
+        with ThreadPoolExecutor(_LOOKERS) as pool:
+            changes = [change for change in pool.map(self._change, wanted) if change]
+        if changes:
+            raise InputChangedError(
+                f"{len(changes)} input file(s) changed since this checkpoint was planned:\n  "
+                + "\n  ".join(changes[:10])
+                + ("\n  ..." if len(changes) > 10 else "")
+                + "\nRows staged so far came from the files as they were. Put them back; or redo the write from the start by "
+                'running with the configuration {"checkpoint": "restart"} or with another idempotence key.'
+            )
+
+    def _change(self, pinned: PinnedFile) -> str | None:
+        found = self._head(pinned.path)
+        if found is None:
+            return f"{pinned.path} is gone"
+        file = self._pin(found)
+        if file == pinned:
+            return None
+        return f"{pinned.path}: was {pinned.size} bytes ({pinned.token}), is {file.size} bytes ({file.token})"
+
+    def _glob(self) -> list[PinnedFile]:
+        from fsspec.utils import glob_translate
+
+        folder = self._path[: _GLOB.search(self._path).start()].rpartition("/")[0]  # type: ignore[union-attr]
+        pattern = re.compile(glob_translate(self._path))
+        found = [item for item in self._walk(folder + "/" if folder else "") if pattern.match(item["path"])]
+        return sorted(
+            (self._pin(item) for item in found if _visible(item["path"][len(folder) :])), key=lambda file: file.path
+        )
+
+    def _walk(self, folder: str) -> list[ObjectMeta]:
+        import obstore
+
+        if self._local and not os.path.isdir("/" + folder):
+            return []
+        try:
+            return [item for chunk in obstore.list(self.objects(), folder or None) for item in chunk]
+        except Exception as error:
+            raise RetryableError(f"Could not list {self.uri}: {error}") from error
+
+    def _head(self, path: str) -> ObjectMeta | None:
+        import obstore
+
+        if self._local and os.path.isdir("/" + path):
+            return None
+        try:
+            return obstore.head(self.objects(), path)
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            raise RetryableError(f"Could not look at {path} of {self.uri}: {error}") from error
+
+    def _pin(self, item: ObjectMeta) -> PinnedFile:
+        token = None if self._local else item["e_tag"]
+        return PinnedFile(item["path"], item["size"], token or item["last_modified"].isoformat())
+
+
+def _visible(relative: str) -> bool:
+    return not any(part.startswith((".", "_")) for part in relative.split("/") if "=" not in part)
+

@@ -1,0 +1,205 @@
+"""The ``Files`` source: a file, a folder or a glob, cut into splits of bounded size.
+
+One huge Parquet or ORC file becomes many splits, at row groups or stripes; many small files become one. The listing is
+pinned in the plan, so that a retry reads the same files, notices one that changed, and does not pick up new ones.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_ckpt_provider.checkpoint.checkpoint import now
+from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan, Split
+from airflow_ckpt_provider.checkpoint.location import normal_uri
+from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError
+from airflow_ckpt_provider.sources.files.formats import FORMATS, OpenFile
+from airflow_ckpt_provider.sources.files.listing import InputFiles, PinnedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+#: Input bytes of a split, unless the user says otherwise.
+DEFAULT_SPLIT_BYTES = 128 << 20
+
+#: Splits of one plan. More would make the store's listing the slowest part; raise ``max_split_bytes`` instead.
+MAX_SPLITS = 1_000_000
+
+Filter = list[tuple[str, str, Any]] | list[list[tuple[str, str, Any]]]
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """A file, or some of its units: from ``first`` up to, not including, ``last``; None for the whole file."""
+
+    file: PinnedFile
+    first: int | None = None
+    last: int | None = None
+
+
+class Files:
+    """Files to read.
+
+    :param uri: a file, a folder, or a glob with ``*``, ``?``, ``[…]`` and ``**``; an absolute path or a URI (templated)
+    :param format: ``parquet``, ``csv``, ``jsonl`` (one JSON object per line) or ``orc``
+    :param max_split_bytes: input bytes of one split, about; a Parquet row group or ORC stripe is never cut
+    :param columns: columns to read; all if None (templated)
+    :param filter: rows to keep, as pyarrow filter tuples such as ``[("day", "=", "{{ ds }}")]``, a list of which is
+        AND and a list of lists of which is OR of ANDs (templated)
+    :param conn_id: Airflow connection of type ``checkpoint`` with the storage's credentials; None for those of the
+        environment
+    :raises InvalidInputError: when the DAG is parsed, for an unknown format or a size that is not positive
+    """
+
+    template_fields = ("uri", "columns", "filter")
+
+    def __init__(
+        self,
+        uri: str,
+        format: str = "parquet",  # noqa: A002 - the name users know from every reader
+        max_split_bytes: int = DEFAULT_SPLIT_BYTES,
+        columns: Sequence[str] | None = None,
+        filter: Filter | None = None,  # noqa: A002 - the name users know from every reader
+        conn_id: str | None = None,
+    ) -> None:
+        if format not in FORMATS:
+            raise InvalidInputError(f"Files(format={format!r}): the formats are {', '.join(sorted(FORMATS))}.")
+        if max_split_bytes <= 0:
+            raise InvalidInputError(f"Files(max_split_bytes={max_split_bytes}): must be positive.")
+        self.uri = uri
+        self.format = format
+        self.max_split_bytes = max_split_bytes
+        self.columns = None if columns is None else list(columns)
+        self.filter = filter
+        self.conn_id = conn_id
+
+    def __repr__(self) -> str:
+        return f"Files({self.uri!r}, format={self.format!r})"
+
+    def describe(self) -> JsonObject:
+        """What decides which rows are read."""
+        facts: JsonObject = {"files": normal_uri(self.uri), "format": self.format}
+        if self.columns is not None:
+            facts["columns"] = self.columns
+        if self.filter is not None:
+            facts["filter"] = msgspec.to_builtins(self.filter, str_keys=True)
+        return facts
+
+    def plan(self, options: Mapping[str, str]) -> Plan:
+        """List the files and cut them into splits."""
+        inputs = InputFiles(self.uri, options)
+        files = inputs.list()
+        splits: list[tuple[list[Piece], int]] = []
+        size = 0
+        pieces: list[Piece] = []
+        for file in files:
+            for piece, piece_bytes in self._pieces(inputs, file):
+                if pieces and size + piece_bytes > self.max_split_bytes:
+                    splits.append((pieces, size))
+                    pieces, size = [], 0
+                pieces.append(piece)
+                size += piece_bytes
+        if pieces:
+            splits.append((pieces, size))
+        if len(splits) > MAX_SPLITS:
+            raise InvalidInputError(
+                f"{inputs.uri} would be cut into {len(splits)} splits; at most {MAX_SPLITS} are allowed. Raise max_split_bytes."
+            )
+        return Plan(
+            created_at=now(),
+            inputs={"files": len(files), "bytes": sum(file.size for file in files)},
+            splits=tuple(
+                Split(id=f"{number:06d}", bytes=split_bytes, read={"pieces": msgspec.to_builtins(of_split)})
+                for number, (of_split, split_bytes) in enumerate(splits)
+            ),
+        )
+
+    def _pieces(self, inputs: InputFiles, file: PinnedFile) -> Iterator[tuple[Piece, int]]:
+        """The file whole if it fits into a split, else cut at units into pieces that do."""
+        if file.size <= self.max_split_bytes:
+            yield Piece(file), file.size
+            return
+        units = FORMATS[self.format].units(OpenFile(inputs.objects(), file))
+        first = size = 0
+        for number, unit_bytes in enumerate(units):
+            if number > first and size + unit_bytes > self.max_split_bytes:
+                yield Piece(file, first, number), size
+                first, size = number, 0
+            size += unit_bytes
+        if first < len(units):
+            yield Piece(file, first, len(units)), size
+
+    def verify(self, splits: Sequence[Split], options: Mapping[str, str]) -> None:
+        """Check that the files of these splits are as they were when they were listed."""
+        InputFiles(self.uri, options).verify(piece.file for split in splits for piece in pieces_of(split))
+
+    def schema(self, plan: Plan, options: Mapping[str, str]) -> pa.Schema | None:
+        """Schema of the first file, for formats that carry one, after ``columns``."""
+        if not plan.splits:
+            return None
+        first = pieces_of(plan.splits[0])[0].file
+        schema = FORMATS[self.format].schema(OpenFile(InputFiles(self.uri, options).objects(), first))
+        if schema is None or self.columns is None:
+            return schema
+        missing = [name for name in self.columns if name not in schema.names]
+        if missing:
+            raise InvalidInputError(f"{first.path} has no column {', '.join(missing)}; it has {', '.join(schema.names)}.")
+        return schema.empty_table().select(self.columns).schema
+
+    def reader(self, options: Mapping[str, str]) -> FilesReader:
+        """What executors read these files with."""
+        return FilesReader(normal_uri(self.uri), self.format, self.columns, self.filter, dict(options))
+
+
+class FilesReader:
+    """Reads splits of ``Files`` on an executor. Picklable."""
+
+    def __init__(
+        self, uri: str, format_name: str, columns: list[str] | None, rows: Filter | None, options: dict[str, str]
+    ) -> None:
+        self._uri = uri
+        self._format = format_name
+        self._columns = columns
+        self._filter = rows
+        self._options = options
+
+    def read(self, split: Split, expected: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+        """Rows of the split, file after file."""
+        inputs = InputFiles(self._uri, self._options)
+        pieces = pieces_of(split)
+        inputs.verify(piece.file for piece in pieces)
+        objects = inputs.objects()
+        for piece in pieces:
+            units = None if piece.first is None or piece.last is None else range(piece.first, piece.last)
+            batches = FORMATS[self._format].read(OpenFile(objects, piece.file), units, self._read_columns(), expected)
+            try:
+                yield from map(self._keep, batches)
+            except FileNotFoundError as error:
+                raise InputChangedError(f"The input file {piece.file.path} went away while it was read.") from error
+
+    def _read_columns(self) -> list[str] | None:
+        if self._columns is None:
+            return None
+        return list(dict.fromkeys([*self._columns, *_filter_columns(self._filter)]))
+
+    def _keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows and columns asked for."""
+        if self._filter is not None:
+            from pyarrow.parquet import filters_to_expression
+
+            batch = batch.filter(filters_to_expression(self._filter))
+        return batch if self._columns is None else batch.select(self._columns)
+
+
+def pieces_of(split: Split) -> list[Piece]:
+    """What a split of a ``Files`` plan reads."""
+    return msgspec.convert(split.read["pieces"], list[Piece])
+
+
+def _filter_columns(rows: Filter | None) -> list[str]:
+    if not rows:
+        return []
+    flat: list[Any] = [term for ands in rows for term in ands] if isinstance(rows[0], list) else list(rows)
+    return [str(term[0]) for term in flat]

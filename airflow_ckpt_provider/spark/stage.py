@@ -1,0 +1,202 @@
+"""Running the missing splits on Spark: one task each, progress from the store, and a stop that stops.
+
+The tasks are scheduled through the DataFrame API only, so that classic sessions and Spark Connect run the same code.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_ckpt_provider import exceptions
+from airflow_ckpt_provider.checkpoint.documents import Split
+from airflow_ckpt_provider.exceptions import StageFailedError, TerminalError
+from airflow_ckpt_provider.spark.ship import dumps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+    from airflow_ckpt_provider.spark.work import SplitWork
+
+#: Seconds between progress reports; longer where looking takes long.
+REPORT_EVERY_S = 5.0
+
+#: A look at the store may take this share of the time.
+_LOOKING_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a stage is.
+
+    :param done: splits staged, with those recovered from earlier attempts.
+    :param rows: rows staged by this attempt.
+    :param input_bytes: input bytes of the splits that this attempt staged.
+    :param seconds: time since the first task was submitted.
+    """
+
+    done: int
+    total: int
+    recovered: int
+    rows: int
+    input_bytes: int
+    input_bytes_left: int
+    seconds: float
+
+    @property
+    def mb_per_s(self) -> float:
+        """Input read, in MB per second."""
+        return self.input_bytes / 1e6 / self.seconds if self.seconds else 0.0
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds until all splits are staged, None before the first one is."""
+        return self.seconds * self.input_bytes_left / self.input_bytes if self.input_bytes else None
+
+    def __str__(self) -> str:
+        eta = "?" if self.eta_s is None else f"{self.eta_s:.0f} s"
+        return (
+            f"{self.done}/{self.total} splits staged ({self.recovered} recovered), {self.rows:,} rows written, "
+            f"{self.mb_per_s:.1f} MB/s, ETA {eta}"
+        )
+
+
+class StageRun:
+    """The missing splits of one attempt, as one Spark job.
+
+    :param spark: an open session; classic or Connect.
+    :param work: what each task does.
+    :param splits: the splits that are not staged.
+    :param recovered: number of splits that are.
+    """
+
+    def __init__(
+        self, spark: SparkSession, checkpoint: Checkpoint, work: SplitWork, splits: Sequence[Split], recovered: int
+    ) -> None:
+        self._spark = spark
+        self._checkpoint = checkpoint
+        self._work = work
+        self._splits = {split.id: split for split in splits}
+        self._recovered = recovered
+        self._tag = f"ckpt-{uuid.uuid4().hex}"
+        self._seen: dict[str, int] = {}
+        self._started = 0.0
+        self._problem: BaseException | None = None
+        self._failures: list[tuple[str, str, str]] = []
+
+    def run(self, report: Callable[[Progress], None]) -> None:
+        """Stage all splits.
+
+        :param report: called every few seconds, and at the end.
+        :raises TerminalError: if a split can never be staged as it is; all others are staged first.
+        :raises StageFailedError: if tasks failed.
+        """
+        self._started = time.monotonic()
+        job = threading.Thread(target=self._job, name="checkpoint-stage", daemon=True)
+        job.start()
+        pause = REPORT_EVERY_S
+        while job.is_alive():
+            job.join(pause)
+            if job.is_alive():
+                looked = time.monotonic()
+                report(self.progress())
+                pause = max(REPORT_EVERY_S, (time.monotonic() - looked) / _LOOKING_SHARE)
+        report(self.progress())
+        if self._problem is not None:
+            raise StageFailedError(
+                f"Spark could not stage all splits of the key {self._checkpoint.key.value!r}: {reason(self._problem)}\n"
+                f"{self._recovered + len(self._seen)} of {self._recovered + len(self._splits)} splits are staged and stay; a retry "
+                "writes only the others."
+            ) from self._problem
+        if self._failures:
+            raise self._failure()
+
+    def cancel(self) -> None:
+        """Stop the job (I12). Safe to call at any time, from a signal handler too."""
+        self._spark.interruptTag(self._tag)
+
+    def progress(self) -> Progress:
+        """How far the stage is, from what is in the store."""
+        fresh = (self._checkpoint.staged_ids() & self._splits.keys()) - self._seen.keys()
+        for staged in self._checkpoint.staged(sorted(fresh)):
+            self._seen[staged.split] = staged.rows
+        done = sum(self._splits[split_id].bytes for split_id in self._seen)
+        return Progress(
+            done=self._recovered + len(self._seen),
+            total=self._recovered + len(self._splits),
+            recovered=self._recovered,
+            rows=sum(self._seen.values()),
+            input_bytes=done,
+            input_bytes_left=sum(split.bytes for split in self._splits.values()) - done,
+            seconds=time.monotonic() - self._started,
+        )
+
+    def _job(self) -> None:
+        try:
+            # Tags belong to a thread, so this one sets its own.
+            self._spark.addTag(self._tag)
+            payload = dumps(self._work)
+            rows = [(number, msgspec.json.encode(split).decode()) for number, split in enumerate(self._splits.values())]
+            frame = self._spark.createDataFrame(rows, "partition int, split string").repartitionById(len(rows), "partition")
+
+            def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+                from airflow_ckpt_provider.spark.stage import run_task
+
+                return run_task(payload, batches)
+
+            found = frame.mapInArrow(task, "split string, error string, message string").collect()
+            self._failures = [(row["split"], row["error"], row["message"]) for row in found if row["error"]]
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+            self._problem = error
+
+    def _failure(self) -> TerminalError:
+        """The first failure, as the error it was, with how many there are."""
+        split_id, kind, message = min(self._failures)
+        others = f" ({len(self._failures) - 1} more splits failed too)" if len(self._failures) > 1 else ""
+        found = getattr(exceptions, kind, TerminalError)
+        return found(f"Split {split_id} of the key {self._checkpoint.key.value!r}{others}: {message}")  # type: ignore[no-any-return]
+
+
+def run_task(payload: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What a Spark task runs on the executor.
+
+    An error that no repetition can cure is returned as a row, not raised, so that Spark does not repeat the task.
+    """
+    import pickle
+
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    work: SplitWork = pickle.loads(payload)  # noqa: S301 - from this attempt's driver, over Spark's own channel
+    context = TaskContext.get()
+    task_attempt = str(context.taskAttemptId()) if context else uuid.uuid4().hex[:8]
+    for batch in batches:
+        for text in batch.column("split").to_pylist():
+            split = msgspec.json.decode(text, type=Split)
+            error = message = None
+            try:
+                work.run(split, task_attempt)
+            except TerminalError as problem:
+                error, message = type(problem).__name__, str(problem)
+            row: dict[str, Any] = {"split": [split.id], "error": [error], "message": [message]}
+            yield pa.RecordBatch.from_pydict(row, schema=pa.schema([(name, pa.string()) for name in row]))
+
+
+def reason(problem: BaseException) -> str:
+    """The last line of the Python error inside a Spark error, or its first line."""
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    python = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    if python:
+        for line in lines[python[-1] + 1 :]:
+            if not line.startswith(("File ", "^", "~")) and ": " in line and line.split(":", 1)[0].replace(".", "").isidentifier():
+                return line
+    return lines[0] if lines else type(problem).__name__

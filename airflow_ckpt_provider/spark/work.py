@@ -1,0 +1,65 @@
+"""What one task does with one split: read, transform, write, publish. Runs on an executor, and knows no engine.
+
+The order is the protocol: data files, then the manifest, then the published record. A task that dies anywhere leaves either a
+published split or files that nothing refers to and whose names tell whose they are (I3, I4, I12).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.checkpoint.checkpoint import now
+from airflow_ckpt_provider.checkpoint.documents import Staged
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.checkpoint.documents import Split
+    from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
+    from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+    from airflow_ckpt_provider.sources.protocol import Reader
+    from airflow_ckpt_provider.sources.transform import Transform
+    from airflow_ckpt_provider.tables.protocol import Writer
+
+
+@dataclass(frozen=True)
+class SplitWork:
+    """Everything a task needs for any split of one attempt. Travels to executors by pickle, never into the store.
+
+    :param attempt_id: id of the recorded attempt (I4).
+    """
+
+    store: CheckpointStore
+    paths: CheckpointPaths
+    attempt_id: str
+    reader: Reader
+    transform: Transform | None
+    writer: Writer
+
+    def run(self, split: Split, task_attempt: str) -> bool:
+        """Stage ``split``.
+
+        :param task_attempt: id of the task attempt, unique within the attempt.
+        :returns: True if this call published it, False if it was or became published by another.
+        """
+        name = self.paths.staged(split.id)
+        if self.store.exists(name):
+            return False
+        author = f"{self.attempt_id}.{task_attempt}"
+        # Formats without types of their own are read with the table's; a transform gets what the format infers.
+        batches = self.reader.read(split, self.writer.schema if self.transform is None else None)
+        if self.transform is not None:
+            batches = self.transform.apply(batches)
+        written = self.writer.write(batches, self.paths.file_stem(split.id, author))
+        staged = Staged(
+            split=split.id,
+            writer=author,
+            published_at=now(),
+            rows=written.rows,
+            bytes=written.bytes,
+            files=written.files,
+            manifest=written.manifest,
+        )
+        won = self.store.create(name, staged)
+        if not won:
+            self.writer.remove(written)
+        return won

@@ -1,0 +1,1 @@
+"""Where rows land: writers of staged files, and the one commit that references them."""

@@ -1,0 +1,196 @@
+"""Committing sealed checkpoints: one, or many as one snapshot, whatever was begun before.
+
+A commit **group** is a set of generations that land together. Each of them is bound to its group, by put-if-absent, before
+the table is touched; a generation never changes its group. So a later, larger list first settles the groups that its members
+are bound to already, and then commits the rest.
+
+Who is in a group follows from the store alone: those of its listed members that are bound to it. Everybody who commits a
+group binds all its members first, so all see the same ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, member_digest, now
+from airflow_ckpt_provider.checkpoint.documents import Commit, Group, Member, Seal
+from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.exceptions import HistoryExpiredError, InvalidInputError, NotSealedError, RestartRefusedError
+from airflow_ckpt_provider.tables.protocol import Landed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+    from airflow_ckpt_provider.tables.protocol import Table
+
+
+class Settled(NamedTuple):
+    """One checkpoint of a commit: its seal, the record of its commit, and whether it landed just now."""
+
+    checkpoint: Checkpoint
+    seal: Seal
+    commit: Commit
+    landed_now: bool
+
+
+def group_id_of(members: Sequence[Member]) -> str:
+    """Id of the group of exactly these members."""
+    return hashlib.sha256(member_digest(members)).hexdigest()[:32]
+
+
+def landed(checkpoint: Checkpoint, table: Table) -> Commit | None:
+    """The commit of ``checkpoint``, from its record or else from the table's history; recorded if it was not.
+
+    Looks at the table only if a commit was ever begun (I10), so that it costs nothing before that.
+    """
+    recorded = checkpoint.committed()
+    if recorded is not None:
+        return recorded
+    group = checkpoint.group()
+    if group is None:
+        return None
+    found = table.find(group, checkpoint.header.table)
+    return None if found is None else _record(checkpoint, group, found)
+
+
+def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
+    """Check that a recorded commit is still in the table's history.
+
+    Expired history is fine here: the record is proof enough that it landed.
+
+    :raises RolledBackError: if it was taken off the branch since.
+    :raises TableMissingError: if the table was replaced since.
+    """
+    group = checkpoint.group()
+    if recorded.snapshot_id is None or group is None:
+        return
+    with contextlib.suppress(HistoryExpiredError):
+        table.find(group, checkpoint.header.table)
+
+
+def commit(checkpoints: Sequence[Checkpoint], table: Table) -> list[Settled]:
+    """Land all ``checkpoints``, each exactly once, in as few snapshots as their history allows: normally one.
+
+    :raises NotSealedError: if one of them is not complete.
+    :raises DiscardedError: if one of them was discarded.
+    :raises InvalidInputError: if they belong to different tables or branches.
+    """
+    _require_one_table(checkpoints)
+    seals = {checkpoint.member: _sealed(checkpoint) for checkpoint in checkpoints}
+    settled: dict[Member, tuple[Commit, bool]] = {}
+    fresh: list[Checkpoint] = []
+    for checkpoint in checkpoints:
+        if checkpoint.member in settled:
+            continue
+        recorded = checkpoint.committed()
+        if recorded is not None:
+            settled[checkpoint.member] = (recorded, False)
+            continue
+        checkpoint.require_live()
+        group = checkpoint.group()
+        if group is None:
+            fresh.append(checkpoint)
+        else:
+            settled |= _settle(group, checkpoint.store, table)
+    if fresh:
+        members = tuple(sorted({checkpoint.member for checkpoint in fresh}))
+        group = Group(id=group_id_of(members), members=members, bound_at=now(), horizon=table.horizon())
+        settled |= _settle(group, fresh[0].store, table)
+        for checkpoint in fresh:
+            # Bound to another group by somebody else between our look and our put: that group comes first.
+            bound = checkpoint.group()
+            if checkpoint.member not in settled and bound is not None:
+                settled |= _settle(bound, checkpoint.store, table)
+    return [Settled(checkpoint, seals[checkpoint.member], *settled[checkpoint.member]) for checkpoint in checkpoints]
+
+
+def _settle(group: Group, store: CheckpointStore, table: Table) -> dict[Member, tuple[Commit, bool]]:
+    """Land ``group``, once, and record it for each of its members."""
+    bound = []
+    for member in group.members:
+        checkpoint = Checkpoint.at(store, IdempotenceKey(member.key), member.generation)
+        found = checkpoint.bind(group)
+        if found.id == group.id:
+            # The first to bind it fixed the horizon: nobody can have committed the group before that.
+            bound.append((checkpoint, found))
+    if not bound:
+        return {}
+    checkpoints = [checkpoint for checkpoint, _ in bound]
+    group = Group(
+        id=group.id, members=group.members, bound_at=group.bound_at, horizon=min(found.horizon for _, found in bound)
+    )
+    seals = [_sealed(checkpoint) for checkpoint in checkpoints]
+    binding = checkpoints[0].header.table
+    if sum(seal.rows for seal in seals) == 0:
+        outcome = Landed(None, now(), landed_now=False)
+    else:
+        outcome = table.find(group, binding) or _land(group, checkpoints, seals, table)
+    return {
+        checkpoint.member: (_record(checkpoint, group, outcome), outcome.landed_now) for checkpoint in checkpoints
+    }
+
+
+def _land(group: Group, checkpoints: Sequence[Checkpoint], seals: Sequence[Seal], table: Table) -> Landed:
+    for checkpoint, seal in zip(checkpoints, seals, strict=True):
+        plan = checkpoint.plan()
+        staged = checkpoint.staged([split.id for split in plan.splits]) if plan else []
+        table.require_files([file for one in staged for file in one.files], seal.manifests)
+    earlier = [group_id for checkpoint in checkpoints for group_id in _earlier_groups(checkpoint)]
+
+    def before_swap(base: object) -> None:
+        for checkpoint in checkpoints:
+            # A discard puts its tombstone first and looks for our group second; we did it the other way round.
+            checkpoint.require_live()
+        found = table.landed_earlier(earlier, checkpoints[0].header.table.branch, base)
+        if found is not None:
+            raise RestartRefusedError(
+                f"An earlier generation of the key {checkpoints[0].key.value!r} was discarded while its commit was under way, and "
+                f"that commit ({found}) has landed after all. Committing the newer generation would double the rows; nothing was "
+                "changed. Keep the earlier rows and mark the task as success, or remove them before you run the write under another key."
+            )
+
+    return table.commit(group, checkpoints[0].header.table, seals, before_swap)
+
+
+def _earlier_groups(checkpoint: Checkpoint) -> list[str]:
+    """Groups that discarded earlier generations of the same key were bound to."""
+    found = []
+    for generation in range(1, checkpoint.header.generation):
+        group = Checkpoint.at(checkpoint.store, checkpoint.key, generation).group()
+        if group is not None:
+            found.append(group.id)
+    return found
+
+
+def _record(checkpoint: Checkpoint, group: Group, outcome: Landed) -> Commit:
+    seal = _sealed(checkpoint)
+    return checkpoint.record(
+        Commit(group=group.id, snapshot_id=outcome.snapshot_id, committed_at=outcome.committed_at, rows=seal.rows)
+    )
+
+
+def _sealed(checkpoint: Checkpoint) -> Seal:
+    seal = checkpoint.sealed()
+    if seal is None:
+        checkpoint.require_live()
+        raise NotSealedError(
+            f"The checkpoint of the key {checkpoint.key.value!r} is not sealed: its stage has not finished. Let the stage succeed "
+            "(a retry writes only what is missing), then commit."
+        )
+    return seal
+
+
+def _require_one_table(checkpoints: Sequence[Checkpoint]) -> None:
+    targets = {
+        (c.store.uri, c.header.table.format, c.header.table.identifier, c.header.table.uuid, c.header.table.branch)
+        for c in checkpoints
+    }
+    if len(targets) != 1:
+        raise InvalidInputError(
+            "One commit lands in one table, but these checkpoints belong to several stores, tables or branches: "
+            + "; ".join(sorted(f"{identifier} in store {store}" for store, _, identifier, _, _ in targets))
+            + ". Use one commit task for each."
+        )

@@ -1,0 +1,247 @@
+"""One atomic Iceberg commit, exactly once: load, look, build on that very base, compare-and-swap, and on any error look again.
+
+Never handed to ``Transaction.commit_transaction``: it refreshes, rebuilds and retries by itself without a look at the
+history (eight racers with one key make three to eight snapshots), and with its retries switched off it deletes the manifests
+of a commit whose reply was lost.
+
+Why it is exactly once:
+
+- the requirement on the branch's head makes the swap succeed only on the base that was searched for the group;
+- an error, whatever it says, is followed by a new load and a new search; a conflict is no proof of absence, because a client
+  that resends after a lost reply reports a conflict with our own commit;
+- a request that is still under way in the catalog carries its old base: it lands and is found, or our own commit moved the
+  head and it fails;
+- the snapshot id is derived from the group, so that even after a roll-back to an old base it cannot be added twice.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from airflow_ckpt_provider.exceptions import (
+    CommitRefusedError,
+    HistoryExpiredError,
+    OutcomeUnknownError,
+    RolledBackError,
+    RowCountError,
+)
+from airflow_ckpt_provider.tables.iceberg.history import (
+    PROPERTY_PREFIX,
+    Memory,
+    Remembered,
+    lineage_of,
+    memory_of,
+    snapshot_id_of,
+    summary_of,
+)
+from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest, to_manifest_file
+from airflow_ckpt_provider.tables.protocol import Landed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+
+    from airflow_ckpt_provider.checkpoint.documents import Group
+
+#: How long one call keeps trying, in seconds, and the waits between its tries.
+PATIENCE_S, FIRST_WAIT_S, LONGEST_WAIT_S = 600.0, 0.05, 5.0
+
+
+class Commit(NamedTuple):
+    """What is to be committed.
+
+    :param stream: whose memory, in a table property, remembers the commit; see ``history``.
+    :param manifests: all staged manifests of the group.
+    """
+
+    group: Group
+    branch: str
+    stream: str
+    manifests: Sequence[StagedManifest]
+
+    @property
+    def snapshot_id(self) -> int:
+        return snapshot_id_of(self.group.id)
+
+
+def find(table: Table, commit: Commit) -> Landed | None:
+    """Look for the group in the table's history.
+
+    :returns: the commit, or None if it certainly did not land on this metadata.
+    :raises HistoryExpiredError: if the history that could tell is gone (I10).
+    :raises RolledBackError: if it landed and was taken off the branch.
+    """
+    metadata = table.metadata
+    lineage = lineage_of(metadata, commit.branch)
+    snapshot = lineage.snapshots.get(commit.snapshot_id)
+    if snapshot is not None:
+        return Landed(snapshot.snapshot_id, _time(snapshot.timestamp_ms), landed_now=False)
+    name = ".".join(table.name())
+    if metadata.snapshot_by_id(commit.snapshot_id) is not None:
+        raise RolledBackError(
+            f"The commit {commit.group.id} of {_keys(commit)} is snapshot {commit.snapshot_id} of {name}, which was rolled back: "
+            f"it is no ancestor of {commit.branch} any more. It is not committed again. To redo the write, run it under another "
+            "idempotence key."
+        )
+    memory = memory_of(metadata, commit.stream)
+    remembered = memory.find(commit.group.id) if memory else None
+    if remembered is not None:
+        return Landed(remembered.snapshot_id, _time(remembered.timestamp_ms), landed_now=False)
+    horizon = commit.group.horizon
+    if lineage.reaches > horizon and (memory is None or memory.since > horizon):
+        raise HistoryExpiredError(
+            f"It cannot be told whether {_keys(commit)} was committed to {name}: a commit was begun when the table stood at sequence "
+            f"number {horizon}, the snapshots up to {lineage.reaches} are expired since, and the table property "
+            f"{PROPERTY_PREFIX}{commit.stream} does not reach back that far either. Nothing was changed. Look for the rows in the "
+            "table; if they are there, mark the task as success, if not, run the write under another idempotence key."
+        )
+    return None
+
+
+def commit_once(
+    catalog: Catalog,
+    load: Callable[[], Table],
+    commit: Commit,
+    before_swap: Callable[[Table], None],
+    *,
+    patience_s: float = PATIENCE_S,
+) -> Landed:
+    """Land ``commit`` in one snapshot, or find that it has landed.
+
+    :param load: loads the table as it is now, and checks that it is still the same table.
+    :param before_swap: last checks on the base that the swap is made on; raises to stop.
+    :raises OutcomeUnknownError: if the catalog gave no usable answer for ``patience_s`` seconds.
+    """
+    end = time.monotonic() + patience_s
+    tries = 0
+    while True:
+        tries += 1
+        table = load()
+        landed = find(table, commit)
+        if landed is not None:
+            return landed
+        before_swap(table)
+        updates, requirements, timestamp_ms = build(table, commit)
+        try:
+            catalog.commit_table(table, requirements, updates)
+        except Exception as error:  # noqa: BLE001 - whatever it is, only the table's history knows the outcome
+            problem = error
+            if isinstance(error, _refusals()):
+                break
+        else:
+            return _verified(load(), commit, timestamp_ms)
+        wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(tries, 8)) * random.uniform(0.3, 1.0)  # noqa: S311
+        if time.monotonic() + wait > end:
+            break
+        time.sleep(wait)
+    landed = find(load(), commit)
+    if landed is not None:
+        return landed
+    if isinstance(problem, _refusals()):
+        raise CommitRefusedError(
+            f"The catalog refused the commit of {_keys(commit)} to {'.'.join(table.name())}: {type(problem).__name__}: {problem}. "
+            "Nothing was changed and everything stays staged. Give the connection the right to commit, then clear the task."
+        ) from problem
+    raise OutcomeUnknownError(
+        f"The commit of {_keys(commit)} to {'.'.join(table.name())} did not land in {tries} tries over {patience_s:.0f} s; the last "
+        f"error was {type(problem).__name__}: {problem}. Nothing is lost: retry the commit task. It looks into the table's "
+        "history first and lands the snapshot once."
+    ) from problem
+
+
+def build(table: Table, commit: Commit) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...], int]:
+    """Updates and requirements of the snapshot on exactly the metadata of ``table``; writes the manifest list."""
+    from pyiceberg.manifest import write_manifest_list
+    from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
+    from pyiceberg.table.update import (
+        AddSnapshotUpdate,
+        AssertRefSnapshotId,
+        AssertTableUUID,
+        SetPropertiesUpdate,
+        SetSnapshotRefUpdate,
+    )
+
+    metadata = table.metadata
+    parent = metadata.snapshot_by_name(commit.branch)
+    sequence_number = metadata.next_sequence_number()
+    added = [to_manifest_file(manifest, commit.snapshot_id) for manifest in commit.manifests]
+    kept = [m for m in parent.manifests(table.io) if m.has_added_files() or m.has_existing_files()] if parent else []
+    path = table.location_provider().new_metadata_location(f"snap-{commit.snapshot_id}-{commit.group.id[:20]}-{uuid.uuid4()}.avro")
+    parent_id = parent.snapshot_id if parent else None
+    codec = metadata.properties.get("write.avro.compression-codec", "gzip")
+    with write_manifest_list(2, table.io.new_output(path), commit.snapshot_id, parent_id, sequence_number, codec) as writer:  # type: ignore[arg-type]
+        writer.add_manifests(added + kept)
+    facts = {
+        "added-data-files": str(sum(manifest.files for manifest in commit.manifests)),
+        "added-records": str(sum(manifest.rows for manifest in commit.manifests)),
+        "added-files-size": str(sum(manifest.bytes for manifest in commit.manifests)),
+    }
+    partitions = {path for manifest in commit.manifests for path in manifest.partitions}
+    if partitions:
+        facts["changed-partition-count"] = str(len(partitions))
+    summary = update_snapshot_summaries(
+        Summary(operation=Operation.APPEND, **facts, **summary_of(commit.group)), parent.summary if parent else None
+    )
+    snapshot = Snapshot(
+        snapshot_id=commit.snapshot_id,
+        parent_snapshot_id=parent_id,
+        manifest_list=path,
+        sequence_number=sequence_number,
+        summary=summary,
+        schema_id=metadata.current_schema_id,
+    )
+    memory = memory_of(metadata, commit.stream) or Memory(0, ())
+    memory = memory.adding(Remembered(commit.group.id, commit.snapshot_id, snapshot.timestamp_ms, sequence_number))
+    return (
+        (
+            AddSnapshotUpdate(snapshot=snapshot),
+            SetSnapshotRefUpdate(snapshot_id=commit.snapshot_id, ref_name=commit.branch, type="branch"),
+            SetPropertiesUpdate(updates={PROPERTY_PREFIX + commit.stream: msgspec.json.encode(memory).decode()}),
+        ),
+        (AssertTableUUID(uuid=metadata.table_uuid), AssertRefSnapshotId(ref=commit.branch, snapshot_id=parent_id)),
+        snapshot.timestamp_ms,
+    )
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """Answers of a catalog that no second try changes."""
+    from pyiceberg.exceptions import ForbiddenError, UnauthorizedError
+
+    return (ForbiddenError, UnauthorizedError, NotImplementedError)
+
+
+def _verified(table: Table, commit: Commit, timestamp_ms: int) -> Landed:
+    """The commit as the reloaded table shows it (I2).
+
+    A table that moved on so fast that the snapshot is gone again (expired, rolled back) still proves nothing wrong: the
+    catalog said yes.
+    """
+    snapshot = table.metadata.snapshot_by_id(commit.snapshot_id)
+    if snapshot is not None:
+        rows = sum(manifest.rows for manifest in commit.manifests)
+        added = snapshot.summary["added-records"] if snapshot.summary else None
+        if added is None or int(added) != rows:
+            raise RowCountError(
+                f"Snapshot {commit.snapshot_id} of {'.'.join(table.name())} says that it added {added} rows; {rows} were sealed for "
+                f"{_keys(commit)}. The snapshot has landed: compare the table with its source before anything else writes to it."
+            )
+        timestamp_ms = snapshot.timestamp_ms
+    return Landed(commit.snapshot_id, _time(timestamp_ms), landed_now=True)
+
+
+def _time(timestamp_ms: int) -> datetime:
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+
+
+def _keys(commit: Commit) -> str:
+    members = commit.group.members
+    return f"the key {members[0].key!r}" + (f" and {len(members) - 1} more" if len(members) > 1 else "")

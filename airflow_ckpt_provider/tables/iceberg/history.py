@@ -1,0 +1,139 @@
+"""Finding a commit in a table's history, and leaving traces there that a later search finds (I1, I10).
+
+Three traces are left in the same atomic commit: the snapshot id itself, derived from the commit group, so that the same
+commit cannot be added twice; the group in the snapshot's summary, for people; and a table property per task, which stays
+when snapshots are expired.
+
+Decision: the property holds the last 64 commits of one task (a "stream"), not one property per commit, which would grow a
+table's metadata for ever, and not only the last commit, which two concurrent runs of a task would overwrite.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from airflow_ckpt_provider.exceptions import CorruptObjectError
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+    from airflow_ckpt_provider.checkpoint.documents import Group, Member
+
+#: Summary entries of our snapshots; read by people, and by the search below.
+SUMMARY_GROUP = "airflow.checkpoint.group"
+SUMMARY_KEY = "airflow.checkpoint.key"
+SUMMARY_GENERATION = "airflow.checkpoint.generation"
+SUMMARY_KEYS = "airflow.checkpoint.keys"
+
+#: Prefix of the table properties that remember commits beyond the life of their snapshots; followed by the stream.
+PROPERTY_PREFIX = "airflow.checkpoint.commits."
+
+#: Commits that one such property remembers.
+REMEMBERED = 64
+
+
+def snapshot_id_of(group_id: str) -> int:
+    """Snapshot id of a commit group: 63 bits of its digest, never 0."""
+    return int.from_bytes(hashlib.sha256(group_id.encode()).digest()[:8], "big") & 0x7FFF_FFFF_FFFF_FFFF or 1
+
+
+def stream_of(dag_id: str, task_id: str) -> str:
+    """Name of the property's stream: all runs of one task."""
+    return hashlib.sha256(f"{dag_id}\0{task_id}".encode()).hexdigest()[:16]
+
+
+class Remembered(msgspec.Struct, frozen=True, array_like=True):
+    """One commit in the property: group, snapshot id, time in milliseconds since 1970 and sequence number."""
+
+    group: str
+    snapshot_id: int
+    timestamp_ms: int
+    sequence_number: int
+
+
+class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Value of the property.
+
+    :param since: all commits of the stream with a sequence number above this one are listed.
+    """
+
+    since: int
+    commits: tuple[Remembered, ...]
+
+    def find(self, group_id: str) -> Remembered | None:
+        """The commit of this group, if it is remembered."""
+        return next((commit for commit in self.commits if commit.group == group_id), None)
+
+    def adding(self, commit: Remembered) -> Memory:
+        """This memory with one more commit, and the oldest forgotten if it is full."""
+        commits = (*self.commits, commit)
+        forgotten = commits[:-REMEMBERED]
+        return Memory(forgotten[-1].sequence_number if forgotten else self.since, commits[-REMEMBERED:])
+
+
+def memory_of(metadata: TableMetadata, stream: str) -> Memory | None:
+    """What the table's property remembers of a stream; None if there is no such property.
+
+    :raises CorruptObjectError: if somebody edited it.
+    """
+    text = metadata.properties.get(PROPERTY_PREFIX + stream)
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=Memory)
+    except msgspec.DecodeError as error:
+        raise CorruptObjectError(
+            f"The table property {PROPERTY_PREFIX + stream} was altered and cannot be read ({error}). It guards against "
+            "committing twice; restore it from an earlier metadata file of the table."
+        ) from error
+
+
+class Lineage(NamedTuple):
+    """The ancestors of a branch's head that are still there, and how far back they reach.
+
+    :param reaches: every commit of the branch with a sequence number above this one is among them.
+    """
+
+    snapshots: dict[int, Snapshot]
+    reaches: int
+
+
+def lineage_of(metadata: TableMetadata, branch: str) -> Lineage:
+    """Walk the branch from its head to the oldest snapshot that was not expired."""
+    # A dictionary: pyiceberg's own ancestors_of() looks each parent up in a list, which is quadratic.
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    ref = metadata.refs.get(branch)
+    snapshot = by_id.get(ref.snapshot_id) if ref else None
+    found: dict[int, Snapshot] = {}
+    while snapshot is not None:
+        found[snapshot.snapshot_id] = snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = by_id.get(parent) if parent is not None else None
+    if not found:
+        return Lineage(found, metadata.last_sequence_number)
+    # Expiry removes the parent of the oldest survivor, or only its id from it: what came before it is not known.
+    oldest = next(reversed(found.values()))
+    return Lineage(found, (oldest.sequence_number or 1) - 1)
+
+
+def summary_of(group: Group) -> dict[str, str]:
+    """Summary entries of the group's snapshot."""
+    first = group.members[0]
+    entries = {SUMMARY_GROUP: group.id}
+    if len(group.members) == 1:
+        entries |= {SUMMARY_KEY: first.key, SUMMARY_GENERATION: str(first.generation)}
+    else:
+        entries[SUMMARY_KEYS] = _brief(group.members)
+    return entries
+
+
+def _brief(members: tuple[Member, ...]) -> str:
+    """Keys of a group as JSON, cut after 20 so that a summary stays readable; the store has them all."""
+    shown = [member.key for member in members[:20]]
+    if len(members) > len(shown):
+        shown.append(f"and {len(members) - len(shown)} more")
+    return msgspec.json.encode(shown).decode()

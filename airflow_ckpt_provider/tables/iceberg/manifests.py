@@ -1,0 +1,129 @@
+"""Manifests: written by executors, remembered as JSON, referenced by the commit's manifest list.
+
+A staged manifest leaves snapshot id and sequence numbers empty. Version 2 of the Iceberg table spec lets both be
+inherited from the manifest list ("Sequence Number Inheritance"), which is what makes a manifest that was written before its
+snapshot exists valid, and why version 1 tables are refused.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_ckpt_provider.checkpoint.documents import JsonObject, Part
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyiceberg.io import FileIO
+    from pyiceberg.manifest import DataFile, ManifestFile
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
+
+#: Iceberg's format version of everything that is written here.
+FORMAT_VERSION = 2
+
+
+class FieldSummary(Part, frozen=True, array_like=True):
+    """Bounds of one partition field over a manifest; the bounds are Iceberg's bytes in base64."""
+
+    contains_null: bool
+    contains_nan: bool | None
+    lower: str | None
+    upper: str | None
+
+
+class StagedManifest(Part, frozen=True, kw_only=True):
+    """A manifest that no snapshot references yet, with what a manifest list and a summary need to know of it.
+
+    :param files: number of data files; ``rows`` and ``bytes`` are theirs.
+    :param partitions: paths of the partitions that the files belong to; empty for an unpartitioned table.
+    """
+
+    path: str
+    length: int
+    spec_id: int
+    files: int
+    rows: int
+    bytes: int
+    summaries: tuple[FieldSummary, ...]
+    partitions: tuple[str, ...]
+
+    def to_json(self) -> JsonObject:
+        """As stored in a staged record."""
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_json(cls, value: JsonObject) -> StagedManifest:
+        """As read from a staged record or seal."""
+        return msgspec.convert(value, cls)
+
+
+def write_manifest(
+    io: FileIO, path: str, files: Sequence[DataFile], schema: Schema, spec: PartitionSpec, codec: str
+) -> StagedManifest:
+    """Write the manifest of one split; ``files`` must not be empty."""
+    from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus
+    from pyiceberg.manifest import write_manifest as open_manifest
+
+    with open_manifest(FORMAT_VERSION, spec, schema, io.new_output(path), None, codec) as writer:  # type: ignore[arg-type]
+        for file in files:
+            writer.add_entry(
+                ManifestEntry.from_args(
+                    status=ManifestEntryStatus.ADDED,
+                    snapshot_id=None,
+                    sequence_number=None,
+                    file_sequence_number=None,
+                    data_file=file,
+                )
+            )
+    manifest = writer.to_manifest_file()
+    return StagedManifest(
+        path=path,
+        length=manifest.manifest_length,
+        spec_id=spec.spec_id,
+        files=len(files),
+        rows=sum(file.record_count for file in files),
+        bytes=sum(file.file_size_in_bytes for file in files),
+        summaries=tuple(
+            FieldSummary(field.contains_null, field.contains_nan, _text(field.lower_bound), _text(field.upper_bound))
+            for field in manifest.partitions or ()
+        ),
+        partitions=tuple(sorted({spec.partition_to_path(file.partition, schema) for file in files})) if spec.fields else (),
+    )
+
+
+def to_manifest_file(staged: StagedManifest, snapshot_id: int) -> ManifestFile:
+    """Entry of a manifest list: sequence numbers are assigned when it is written."""
+    from pyiceberg.manifest import UNASSIGNED_SEQ, ManifestContent, ManifestFile, PartitionFieldSummary
+
+    return ManifestFile.from_args(
+        manifest_path=staged.path,
+        manifest_length=staged.length,
+        partition_spec_id=staged.spec_id,
+        content=ManifestContent.DATA,
+        sequence_number=UNASSIGNED_SEQ,
+        min_sequence_number=UNASSIGNED_SEQ,
+        added_snapshot_id=snapshot_id,
+        added_files_count=staged.files,
+        existing_files_count=0,
+        deleted_files_count=0,
+        added_rows_count=staged.rows,
+        existing_rows_count=0,
+        deleted_rows_count=0,
+        partitions=[
+            PartitionFieldSummary(field.contains_null, field.contains_nan, _bytes(field.lower), _bytes(field.upper))
+            for field in staged.summaries
+        ],
+        key_metadata=None,
+    )
+
+
+def _text(bound: bytes | None) -> str | None:
+    return None if bound is None else base64.b64encode(bound).decode()
+
+
+def _bytes(bound: str | None) -> bytes | None:
+    return None if bound is None else base64.b64decode(bound)

@@ -1,0 +1,205 @@
+"""Parquet files of one split: one open file per partition, a new one at the table's target size, statistics on closing.
+
+Parquet, its statistics and its settings are ``pyiceberg``'s own; this adds what it lacks: a size limit while a file is
+open, and the counts of NaN values, without which a later ``delete("f <= 10")`` drops NaN rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from airflow_ckpt_provider.tables.iceberg.fit import FIELD_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyiceberg.io import FileIO, OutputFile, OutputStream
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
+    from pyiceberg.table.locations import LocationProvider
+
+    from airflow_ckpt_provider.tables.iceberg.partitions import Partition
+
+#: Files open at the same time in one split, locally and in object storage (where each holds a part of some MiB).
+_OPEN_LOCAL, _OPEN_REMOTE = 256, 32
+
+
+class RollingFiles:
+    """The data files of one split.
+
+    :param stem: start of every file name (I4).
+    :param spec_id: partition spec of the files.
+    :param properties: the table's properties.
+    """
+
+    def __init__(
+        self, io: FileIO, locations: LocationProvider, schema: Schema, spec_id: int, properties: dict[str, str], stem: str
+    ) -> None:
+        from pyiceberg.schema import sanitize_column_names
+        from pyiceberg.table import TableProperties
+        from pyiceberg.utils.properties import property_as_int
+
+        self._io = io
+        self._locations = locations
+        self._file_schema = sanitize_column_names(schema)
+        self._spec_id = spec_id
+        self._properties = properties
+        self._stem = stem
+        self._numbers = itertools.count()
+        self._target = property_as_int(
+            properties, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
+        )
+        self._open: dict[Any, _OpenDataFile] = {}
+        self._limit = _OPEN_LOCAL if "://" not in locations.data_path or locations.data_path.startswith("file:") else _OPEN_REMOTE
+        self.closed: list[DataFile] = []
+
+    def write(self, partition: Partition | None, rows: pa.Table) -> None:
+        """Write ``rows`` of one partition as one row group."""
+        key = partition.key if partition else None
+        file = self._open.pop(key, None)
+        if file is None:
+            if len(self._open) >= self._limit:
+                self._close(next(iter(self._open)))
+            file = self._create(partition)
+        self._open[key] = file
+        file.write(rows)
+        if file.size >= self._target:
+            self._close(key)
+
+    def close(self) -> list[DataFile]:
+        """Close all files and return them, in the order they were closed."""
+        for key in list(self._open):
+            self._close(key)
+        return self.closed
+
+    def abandon(self) -> list[str]:
+        """Give up: close what is open and return the paths of all files there may be."""
+        paths = [file.file_path for file in self.closed] + [file.path for file in self._open.values()]
+        for file in self._open.values():
+            file.abandon()
+        self._open.clear()
+        return paths
+
+    def _create(self, partition: Partition | None) -> _OpenDataFile:
+        name = f"{self._stem}-{next(self._numbers):05d}.parquet"
+        path = self._locations.new_data_location(name, partition)  # type: ignore[arg-type]
+        return _OpenDataFile(self._io.new_output(path), self._file_schema, self._spec_id, self._properties, partition)
+
+    def _close(self, key: object) -> None:
+        self.closed.append(self._open.pop(key).close())
+
+
+class _OpenDataFile:
+    """One Parquet file being written."""
+
+    def __init__(
+        self, output: OutputFile, schema: Schema, spec_id: int, properties: dict[str, str], partition: Partition | None
+    ) -> None:
+        from pyiceberg.io.fileformat import FileFormatFactory
+        from pyiceberg.manifest import FileFormat
+
+        self.path = output.location
+        self._output = output
+        self._spec_id = spec_id
+        self._partition = partition
+        self._measured = _measured(output)
+        self._writer = FileFormatFactory.get(FileFormat.PARQUET).create_writer(self._measured, schema, properties)
+        self._rows = 0
+        self._nans: dict[int, int] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far, without the row group that is being built."""
+        stream = self._measured.stream
+        return stream.tell() if stream is not None else 0
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write(rows)
+        self._rows += rows.num_rows
+        for field_id, count in nan_counts(rows):
+            self._nans[field_id] = self._nans.get(field_id, 0) + count
+
+    def close(self) -> DataFile:
+        from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+        from pyiceberg.typedef import Record
+
+        statistics = self._writer.close()
+        facts = statistics.to_serialized_dict()
+        facts["nan_value_counts"] = {k: v for k, v in self._nans.items() if k in facts["value_counts"]}
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=self.path,
+            file_format=FileFormat.PARQUET,
+            partition=self._partition.record if self._partition else Record(),
+            file_size_in_bytes=len(self._output),
+            sort_order_id=None,
+            spec_id=self._spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **facts,
+        )
+
+    def abandon(self) -> None:
+        stream = self._measured.stream
+        if stream is not None:
+            stream.close()
+
+
+def _measured(output: OutputFile) -> Any:  # noqa: ANN401 - a subclass of a class that is imported late
+    """``output``, remembering the stream it creates, so that its position can be asked while a writer holds it."""
+    from pyiceberg.io import OutputFile as Base
+
+    class Measured(Base):
+        stream: OutputStream | Any = None
+
+        def __len__(self) -> int:
+            return len(output)
+
+        def exists(self) -> bool:
+            return output.exists()
+
+        def to_input_file(self) -> Any:  # noqa: ANN401 - pyiceberg.io.InputFile
+            return output.to_input_file()
+
+        def create(self, overwrite: bool = False) -> OutputStream:  # noqa: FBT001, FBT002 - pyiceberg's signature
+            self.stream = output.create(overwrite)
+            return self.stream
+
+    return Measured(output.location)
+
+
+def nan_counts(rows: pa.Table) -> Iterator[tuple[int, int]]:
+    """Field id and number of NaN values of each floating-point column, also inside structs."""
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        yield from _nan_counts(field, column)
+
+
+def _nan_counts(field: pa.Field, column: pa.ChunkedArray) -> Iterator[tuple[int, int]]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_floating(field.type):
+        yield int(field.metadata[FIELD_ID]), pc.sum(pc.is_nan(column)).as_py() or 0
+    elif pa.types.is_struct(field.type):
+        for index, member in enumerate(field.type):
+            if _holds_floats(member.type):
+                yield from _nan_counts(member, pc.struct_field(column, [index]))
+    elif pa.types.is_list(field.type) and _holds_floats(field.type.value_type):
+        yield from _nan_counts(field.type.value_field, pc.list_flatten(column))
+    elif pa.types.is_map(field.type) and (_holds_floats(field.type.key_type) or _holds_floats(field.type.item_type)):
+        for item, values in (
+            (field.type.key_field, [chunk.keys for chunk in column.chunks]),
+            (field.type.item_field, [chunk.items for chunk in column.chunks]),
+        ):
+            if _holds_floats(item.type):
+                yield from _nan_counts(item, pa.chunked_array(values, type=item.type))
+
+
+def _holds_floats(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_floating(kind):
+        return True
+    return pa.types.is_nested(kind) and any(_holds_floats(kind.field(i).type) for i in range(kind.num_fields))

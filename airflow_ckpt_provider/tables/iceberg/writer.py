@@ -1,0 +1,136 @@
+"""Writing one split on an executor: batches in, data files and one manifest out, in constant memory (I11)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.checkpoint.documents import StagedFile
+from airflow_ckpt_provider.exceptions import RowCountError
+from airflow_ckpt_provider.tables.iceberg.fit import Conform, write_schema
+from airflow_ckpt_provider.tables.iceberg.manifests import write_manifest
+from airflow_ckpt_provider.tables.iceberg.partitions import Partitioner
+from airflow_ckpt_provider.tables.iceberg.rolling import RollingFiles
+from airflow_ckpt_provider.tables.protocol import Written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+    from pyiceberg.io import FileIO
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
+
+#: Arrow bytes and rows gathered before they become row groups: the unit of a writer's memory.
+CHUNK_BYTES, CHUNK_ROWS = 64 << 20, 1 << 20
+
+
+class IcebergWriter:
+    """Writes splits of one checkpoint. Picklable; holds the table's storage properties, so it never goes into the store.
+
+    :param table: name, for messages.
+    :param location: the table's location.
+    :param properties: the table's properties.
+    :param io_properties: storage properties, with credentials.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        location: str,
+        schema: Schema,
+        spec: PartitionSpec,
+        properties: dict[str, str],
+        io_properties: dict[str, str],
+    ) -> None:
+        self._table = table
+        self._location = location
+        self._schema = schema
+        self._spec = spec
+        self._properties = properties
+        self._io_properties = io_properties
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's schema in Arrow, under its own column names."""
+        import pyarrow as pa
+
+        schema = write_schema(self._schema)
+        return pa.schema([field.with_name(self._names().get(field.name, field.name)) for field in schema])
+
+    def write(self, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
+        """Write the rows of one split; see ``Writer.write``."""
+        from pyiceberg.table.locations import load_location_provider
+
+        io = self._io()
+        locations = load_location_provider(self._location, self._properties)
+        files = RollingFiles(io, locations, self._schema, self._spec.spec_id, self._properties, stem)
+        partitioner = Partitioner(self._spec, self._schema) if self._spec.fields else None
+        rows = 0
+        try:
+            for chunk in self._chunks(batches):
+                rows += chunk.num_rows
+                if partitioner is None:
+                    files.write(None, chunk)
+                else:
+                    for partition, part in partitioner.split(chunk):
+                        files.write(partition, part)
+            closed = files.close()
+        except BaseException:
+            # Nothing refers to these files yet. Those of a killed process stay, and are known by their names (I4).
+            _delete(io, files.abandon())
+            raise
+        if not closed:
+            return Written(0, 0, (), None)
+        path = locations.new_metadata_location(f"{stem}.avro")
+        codec = self._properties.get("write.avro.compression-codec", "gzip")
+        manifest = write_manifest(io, path, closed, self._schema, self._spec, codec)
+        if manifest.rows != rows:
+            raise RowCountError(f"{rows} rows were written to {stem}, but its files hold {manifest.rows} (I2).")
+        staged = tuple(StagedFile(file.file_path, file.file_size_in_bytes) for file in closed)
+        return Written(rows, manifest.bytes, staged, manifest.to_json())
+
+    def remove(self, written: Written) -> None:
+        """Remove the files of a split that lost the race to be published."""
+        manifests = [str(written.manifest["path"])] if written.manifest else []
+        _delete(self._io(), [file.path for file in written.files] + manifests)
+
+    def _chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+        """Rows in the table's schema, gathered into chunks of bounded size."""
+        import pyarrow as pa
+
+        want = write_schema(self._schema)
+        conform = Conform(want, self._table, self._names())
+        gathered: list[pa.RecordBatch] = []
+        size = rows = 0
+        for batch in map(conform, batches):
+            if not batch.num_rows:
+                continue
+            gathered.append(batch)
+            size += batch.nbytes
+            rows += batch.num_rows
+            if size >= CHUNK_BYTES or rows >= CHUNK_ROWS:
+                yield pa.Table.from_batches(gathered, schema=want)
+                gathered, size, rows = [], 0, 0
+        if gathered:
+            yield pa.Table.from_batches(gathered, schema=want)
+
+    def _names(self) -> dict[str, str]:
+        """The table's column names, by the names that files have to use."""
+        from pyiceberg.schema import sanitize_column_names
+
+        own = [field.name for field in self._schema.fields]
+        written = [field.name for field in sanitize_column_names(self._schema).fields]
+        return {w: o for w, o in zip(written, own, strict=True) if w != o}
+
+    def _io(self) -> FileIO:
+        from pyiceberg.io import load_file_io
+
+        return load_file_io(self._io_properties, self._location)
+
+
+def _delete(io: FileIO, paths: list[str]) -> None:
+    for path in paths:
+        try:
+            io.delete(path)
+        except FileNotFoundError:
+            continue

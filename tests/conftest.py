@@ -1,0 +1,16 @@
+"""Isolation: no test sees the user's Airflow, Spark or cloud settings, and none starts a session it does not stop."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+
+# Before anything imports Airflow: its home is fixed at import.
+os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="airflow-ckpt-tests-")
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+os.environ["AIRFLOW__CORE__UNIT_TEST_MODE"] = "False"
+os.environ["PYSPARK_PYTHON"] = sys.executable
+for name in [name for name in os.environ if name.startswith(("AWS_", "AIRFLOW_CONN_", "SPARK_"))]:
+    del os.environ[name]
+os.environ["AWS_EC2_METADATA_DISABLED"] = "true"

@@ -1,0 +1,1 @@
+"""What tests share: builders of real tables, files and attempts. No mocks."""
