@@ -1,4 +1,4 @@
-"""The checkpoint protocol on one page. It knows neither Airflow, nor Spark, nor a table format.
+r"""The checkpoint protocol on one page. It knows neither Airflow, nor Spark, nor a table format.
 
 A **checkpoint** is the durable record of one write, under one **idempotence key**, in the **checkpoint store**::
 
@@ -15,7 +15,7 @@ A **checkpoint** is the durable record of one write, under one **idempotence key
 **States** are derived from what exists, never stored::
 
     planned -> staging -> sealed -> committed
-         \\________\\_________\\-> discarded
+         \________\_________\-> discarded
 
 **Order is the protocol.** An attempt is recorded before it may write a file (I4). Data files are closed before their
 manifest is written, and the manifest before ``staged/<split>.json`` publishes it; the first publication wins and what is

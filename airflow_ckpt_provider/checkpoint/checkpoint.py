@@ -185,9 +185,7 @@ class Checkpoint:
         staged = self.staged(ids)
         for split_id, one in zip(ids, staged, strict=True):
             if one.split != split_id or (one.manifest is None) != (one.rows == 0):
-                raise RowCountError(
-                    f"The staged record of split {split_id} of the key {self.key.value!r} contradicts itself."
-                )
+                raise RowCountError(f"The staged record of split {split_id} of the key {self.key.value!r} contradicts itself.")
         seal = Seal(
             sealed_at=now(),
             splits=len(ids),

@@ -11,7 +11,7 @@ know only one number to say "this store is newer than I am".
 from __future__ import annotations
 
 import hashlib
-from datetime import datetime
+from datetime import datetime  # noqa: TC003 - msgspec reads the annotations of its structs at run time
 from typing import TypeVar
 
 import msgspec
@@ -232,7 +232,10 @@ _TAIL_LENGTH = len(_SEPARATOR) + 64 + len(b'"}\n')
 _ZSTD_SUFFIX = ".zst"
 
 
-class _Version(msgspec.Struct):
+class _Kind(msgspec.Struct):
+    """What every document says of itself; msgspec alone would read one without its kind as any kind."""
+
+    document: str
     format_version: int
 
 
@@ -252,9 +255,12 @@ def from_json(name: str, data: bytes, kind: type[AnyDocument]) -> AnyDocument:
     """
     if name.endswith(_ZSTD_SUFFIX):
         try:
-            data = zstandard.ZstdDecompressor().decompressobj().decompress(data)
+            frame = zstandard.ZstdDecompressor().decompressobj()
+            data = frame.decompress(data)
         except zstandard.ZstdError as error:
             raise _corrupt(name, f"cannot be decompressed ({error})") from error
+        if not frame.eof or frame.unused_data:
+            raise _corrupt(name, "is truncated or has something behind its end")
     body, tail = data[:-_TAIL_LENGTH], data[-_TAIL_LENGTH:]
     if not (tail.startswith(_SEPARATOR) and tail.endswith(b'"}\n')):
         raise _corrupt(name, "is truncated or has no checksum")
@@ -262,12 +268,14 @@ def from_json(name: str, data: bytes, kind: type[AnyDocument]) -> AnyDocument:
         raise _corrupt(name, "does not match its checksum")
     text = body + b"}"
     try:
-        version = msgspec.json.decode(text, type=_Version).format_version
+        version = msgspec.json.decode(text, type=_Kind).format_version
         if version > FORMAT_VERSION:
             raise NewerFormatError(
                 f"Object {name} in the checkpoint store has format version {version}; this provider reads version "
                 f"{FORMAT_VERSION}. Upgrade airflow-provider-ckpt here to at least the version that wrote it."
             )
+        if version < FORMAT_VERSION:
+            raise _corrupt(name, f"has format version {version}, which no provider ever wrote")
         return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError as error:
         raise _corrupt(name, f"is not a valid {kind.__name__.lower()} document ({error})") from error

@@ -10,7 +10,7 @@ import os
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from airflow_ckpt_provider.exceptions import InvalidInputError
 
@@ -56,8 +56,8 @@ class StorageLocation:
 
     @property
     def path(self) -> str:
-        """Local path of a ``file`` URI."""
-        return unquote(urlsplit(self.uri).path)
+        """Local path of a ``file`` URI. Nothing in it is percent-decoded: what is written there is the name."""
+        return self.uri.removeprefix("file://")
 
     def open(self, *, create: bool = False) -> ObjectStore:
         """Open the storage with the URI's path as prefix.
@@ -75,9 +75,9 @@ class StorageLocation:
         config: dict[str, Any] = {k: v for k, v in self.options.items() if k not in _CLIENT_OPTIONS}
         client: dict[str, Any] = {k: _typed(v) for k, v in self.options.items() if k in _CLIENT_OPTIONS}
         try:
-            return from_url(self.uri, config=config, client_options=client)  # type: ignore[arg-type]
+            return from_url(self.uri, config=config, client_options=client)  # type: ignore[call-overload, no-any-return]
         except (BaseError, ValueError) as error:
-            raise InvalidInputError(f"Cannot open {self.uri} with the options {sorted(self.options)}: {error}") from error
+            raise InvalidInputError(f"Cannot open {self.uri} with the options {sorted(self.options)}: {_first(error)}") from error
 
 
 def normal_uri(text: str) -> str:
@@ -95,6 +95,8 @@ def normal_uri(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in SCHEMES:
         raise InvalidInputError(f"{text!r} has the scheme {parts.scheme!r}; supported are {', '.join(SCHEMES)}.")
+    if parts.scheme == "file" and parts.netloc:
+        raise InvalidInputError(f"{text!r} has a host, {parts.netloc!r}. A local path has three slashes: file:///{parts.netloc}...")
     return text
 
 
@@ -104,9 +106,7 @@ def refuse_credentials(uri: str) -> None:
     :raises InvalidInputError: without repeating the secret.
     """
     parts = urlsplit(uri)
-    if "@" in parts.netloc and parts.scheme not in {"abfs", "abfss"}:
-        where = "before the '@'"
-    elif parts.username and parts.password:
+    if ("@" in parts.netloc and parts.scheme not in {"abfs", "abfss"}) or (parts.username and parts.password):
         where = "before the '@'"
     elif any(_SECRET_QUERY.search(name) for name, _ in parse_qsl(parts.query, keep_blank_values=True)):
         where = "in its query"
@@ -116,6 +116,11 @@ def refuse_credentials(uri: str) -> None:
         f"A URI of scheme {parts.scheme!r} carries a credential {where}. It would be written into the checkpoint store, "
         "XCom and logs. Put credentials into an Airflow connection and leave them out of the URI."
     )
+
+
+def _first(error: Exception) -> str:
+    """What obstore says, without the Rust structure that follows it."""
+    return str(error).split("\n\nDebug source", maxsplit=1)[0]
 
 
 def _typed(value: str) -> str | bool:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
+    from airflow_ckpt_provider.checkpoint.checkpoint import State
     from airflow_ckpt_provider.checkpoint.documents import Seal
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.checkpoint.documents import AnyDocument, Document, from_json, to_json
+from airflow_ckpt_provider.checkpoint.documents import from_json, to_json
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
 from airflow_ckpt_provider.exceptions import RetryableError
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from obstore.store import ObjectStore
+
+    from airflow_ckpt_provider.checkpoint.documents import AnyDocument, Document
 
 #: Documents read at the same time by ``read_many``.
 _READERS = 16
@@ -54,12 +56,14 @@ class CheckpointStore:
         from obstore.exceptions import AlreadyExistsError
 
         data = to_json(name, document)
+        objects = self._objects()
         try:
-            obstore.put(self._objects(), name, data, mode="create")
+            obstore.put(objects, name, data, mode="create")
         except AlreadyExistsError:
             # Not proof that somebody else was first: a client that lost the reply to our put repeats it.
             return self._bytes(name) == data
-        except Exception as error:  # noqa: BLE001 - obstore maps client errors to many types, and all mean "unknown"
+        except Exception as error:
+            # obstore maps client errors to many types, and all mean "unknown".
             found = self._bytes(name)
             if found is None:
                 raise StoreError(f"Could not write {name} to the checkpoint store {self.uri}: {error}") from error
@@ -95,8 +99,9 @@ class CheckpointStore:
         """True if there is an object under ``name``, whatever is in it."""
         import obstore
 
+        objects = self._objects()
         try:
-            obstore.head(self._objects(), name)
+            obstore.head(objects, name)
         except FileNotFoundError:
             return False
         except Exception as error:
@@ -107,10 +112,9 @@ class CheckpointStore:
         """Names of all objects below ``prefix``, a folder, sorted."""
         import obstore
 
+        objects = self._objects()
         try:
-            return sorted(
-                item["path"] for chunk in obstore.list(self._objects(), prefix) for item in chunk
-            )
+            return sorted(item["path"] for chunk in obstore.list(objects, prefix) for item in chunk)
         except Exception as error:
             raise StoreError(f"Could not list {prefix} in the checkpoint store {self.uri}: {error}") from error
 
@@ -121,16 +125,18 @@ class CheckpointStore:
         """
         import obstore
 
+        objects = self._objects()
         try:
-            obstore.list_with_delimiter(self._objects())
+            obstore.list_with_delimiter(objects)
         except Exception as error:
             raise StoreError(f"Could not list the checkpoint store {self.uri}: {error}") from error
 
     def _bytes(self, name: str) -> bytes | None:
         import obstore
 
+        objects = self._objects()
         try:
-            return bytes(obstore.get(self._objects(), name).bytes())
+            return bytes(obstore.get(objects, name).bytes())
         except FileNotFoundError:
             return None
         except Exception as error:

@@ -38,6 +38,4 @@ def _embedded() -> Catalog:
 
     home = embedded_home()
     os.makedirs(os.path.join(home, "warehouse"), exist_ok=True)
-    return load_catalog(
-        "embedded", type="sql", uri=f"sqlite:///{home}/catalog.db", warehouse=f"file://{home}/warehouse"
-    )
+    return load_catalog("embedded", type="sql", uri=f"sqlite:///{home}/catalog.db", warehouse=f"file://{home}/warehouse")

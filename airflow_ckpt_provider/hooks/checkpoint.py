@@ -95,11 +95,12 @@ def options_of(connection: Connection) -> dict[str, str]:
     unknown = sorted(extra.keys() - ALLOWED_OPTIONS)
     if unknown:
         raise InvalidInputError(
-            f"The connection {connection.conn_id!r} has the extra {', '.join(unknown)}; allowed are {', '.join(sorted(ALLOWED_OPTIONS))}."
+            f"The connection {connection.conn_id!r} has the extra {', '.join(unknown)}; allowed are "
+            f"{', '.join(sorted(ALLOWED_OPTIONS))}."
         )
     options = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in extra.items()}
-    names = {"az": ("account_name", "account_key"), "abfs": ("account_name", "account_key"), "abfss": ("account_name", "account_key")}
-    login, password = names.get(_uri(connection).split("://", 1)[0], ("access_key_id", "secret_access_key"))
+    azure = _uri(connection).split("://", 1)[0] in {"az", "azure", "abfs", "abfss", "adl"}
+    login, password = ("account_name", "account_key") if azure else ("access_key_id", "secret_access_key")
     if connection.login:
         options[login] = connection.login
     if connection.password:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State
-from airflow_ckpt_provider.checkpoint.reference import Reference, resolve
+from airflow_ckpt_provider.checkpoint.reference import resolve
 from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
 from airflow_ckpt_provider.tables import groups
@@ -14,6 +14,7 @@ from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+    from airflow_ckpt_provider.checkpoint.reference import Reference
 
 
 def find_checkpoint(pointer: str | Reference, checkpoint_conn_id: str) -> Checkpoint | None:

@@ -6,17 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
-from airflow_ckpt_provider.checkpoint.reference import CommitFacts, Reference, pointers, reference
+from airflow_ckpt_provider.checkpoint.checkpoint import State
+from airflow_ckpt_provider.checkpoint.reference import CommitFacts, pointers, reference
 from airflow_ckpt_provider.exceptions import CheckpointMissingError, InvalidInputError
-from airflow_ckpt_provider.hooks.lookup import find_checkpoint, iceberg_target
 from airflow_ckpt_provider.hooks.errors import airflow_errors
+from airflow_ckpt_provider.hooks.lookup import find_checkpoint, iceberg_target
 from airflow_ckpt_provider.tables import groups
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow.sdk import Context
+
+    from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+    from airflow_ckpt_provider.checkpoint.reference import Reference
 
 
 class CheckpointCommitOperator(BaseOperator):
@@ -49,8 +52,8 @@ class CheckpointCommitOperator(BaseOperator):
             checkpoint = find_checkpoint(pointer, self.checkpoint_conn_id)
             if checkpoint is None:
                 raise CheckpointMissingError(
-                    f"There is no checkpoint under the key {pointer!r} in the store of the connection {self.checkpoint_conn_id!r}. Run "
-                    "its stage first, or correct the key."
+                    f"There is no checkpoint under the key {pointer!r} in the store of the connection "
+                    f"{self.checkpoint_conn_id!r}. Run its stage first, or correct the key."
                 )
             checkpoints.append(checkpoint)
         header = checkpoints[0].header
@@ -70,7 +73,7 @@ class CheckpointCommitOperator(BaseOperator):
         elif any(one.landed_now for one in members):
             self.log.info("Snapshot %d has landed: %s rows in %d files.", snapshot_id, f"{rows:,}", files)
         else:
-            self.log.info("Snapshot %d had landed before: %s rows in %d files. Nothing is repeated.", snapshot_id, f"{rows:,}", files)
+            self.log.info("Snapshot %d had landed before: %s rows. Nothing is repeated.", snapshot_id, f"{rows:,}")
 
 
 def _committed(one: groups.Settled) -> Reference:
@@ -87,7 +90,9 @@ def _require_gapless(found: Sequence[str | Reference]) -> None:
 
     Airflow leaves instances that failed or were skipped out of a mapped task's output.
     """
-    indexes = sorted(pointer["map_index"] for pointer in found if not isinstance(pointer, str) and pointer.get("map_index", -1) >= 0)
+    indexes = sorted(
+        pointer["map_index"] for pointer in found if not isinstance(pointer, str) and pointer.get("map_index", -1) >= 0
+    )
     missing = sorted(set(range(indexes[-1] + 1)) - set(indexes)) if indexes else []
     if missing:
         raise InvalidInputError(

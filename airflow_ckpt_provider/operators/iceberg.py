@@ -10,18 +10,18 @@ from airflow.sdk import BaseOperator
 from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.documents import Connections
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.checkpoint.reference import CommitFacts, Reference, reference
+from airflow_ckpt_provider.checkpoint.reference import CommitFacts, reference
 from airflow_ckpt_provider.exceptions import InvalidInputError, NotSupportedYetError
 from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook, storage_options
-from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.hooks.errors import airflow_errors
+from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.operators.identity import default_key, origin_of, restart_token
 from airflow_ckpt_provider.sources import Files, Source
 from airflow_ckpt_provider.sources.transform import Transform, parse_name
 from airflow_ckpt_provider.spark.attempt import WriteAttempt, WriteRequest, require_shared_store
 from airflow_ckpt_provider.spark.session import require_equal_pyspark, spark_session
-from airflow_ckpt_provider.spark.stage import Progress, StageRun
+from airflow_ckpt_provider.spark.stage import StageRun
 from airflow_ckpt_provider.tables.iceberg.history import stream_of
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_ckpt_provider.checkpoint.documents import Plan, Split
+    from airflow_ckpt_provider.checkpoint.reference import Reference
+    from airflow_ckpt_provider.spark.stage import Progress
 
 Mode = Literal["create", "append", "overwrite", "overwrite_partitions", "upsert"]
 
@@ -83,12 +85,7 @@ class CheckpointedIcebergWriteOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         _require_supported(mode, partition_by, on_change, on_rerun)
-        if isinstance(transform, str):
-            parse_name(transform)
-        elif transform is not None and not callable(transform):
-            raise InvalidInputError(f"transform={transform!r} is neither a function nor a name like 'package.module:function'.")
-        if not isinstance(source, str | Source) and not hasattr(source, "resolve"):
-            raise InvalidInputError(f"source={source!r} is neither a source, such as Files(...), nor a path or glob.")
+        _require_usable(source, transform)
         self.table = table
         # Airflow renders templates inside a source in place: a copy of its own keeps mapped tasks apart.
         self.source = copy.copy(source)
@@ -146,9 +143,7 @@ class CheckpointedIcebergWriteOperator(BaseOperator):
             "Sealed: %d splits (%d recovered, %d written now), %s rows in %d files. Ready to be committed.",
             seal.splits, len(plan.splits) - len(missing), len(missing), f"{seal.rows:,}", seal.files,
         )  # fmt: skip
-        return reference(
-            checkpoint, seal, State.SEALED, recovered=len(plan.splits) - len(missing), written=len(missing)
-        )
+        return reference(checkpoint, seal, State.SEALED, recovered=len(plan.splits) - len(missing), written=len(missing))
 
     def _open(self, context: Context, key: IdempotenceKey) -> WriteAttempt:
         source = Files(self.source) if isinstance(self.source, str) else self.source
@@ -204,6 +199,16 @@ class CheckpointedIcebergWriteOperator(BaseOperator):
             snapshot_id=commit.snapshot_id, committed_at=commit.committed_at.isoformat(), landed_now=False
         )
         return found
+
+
+def _require_usable(source: object, transform: object) -> None:
+    """Refuse what is no source or no transform when the DAG is parsed. References to XComs are known at run time only."""
+    if isinstance(transform, str):
+        parse_name(transform)
+    elif transform is not None and not callable(transform):
+        raise InvalidInputError(f"transform={transform!r} is neither a function nor a name like 'package.module:function'.")
+    if not isinstance(source, str | Source) and not hasattr(source, "resolve"):
+        raise InvalidInputError(f"source={source!r} is neither a source, such as Files(...), nor a path or glob.")
 
 
 def _require_supported(mode: str, partition_by: object, on_change: str, on_rerun: str) -> None:

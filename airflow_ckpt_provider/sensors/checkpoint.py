@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk import BaseSensorOperator, conf
@@ -9,8 +10,8 @@ from airflow.sdk import BaseSensorOperator, conf
 from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.reference import pointers
 from airflow_ckpt_provider.exceptions import InvalidInputError
-from airflow_ckpt_provider.hooks.lookup import reached
 from airflow_ckpt_provider.hooks.errors import airflow_errors
+from airflow_ckpt_provider.hooks.lookup import reached
 from airflow_ckpt_provider.triggers.checkpoint import CheckpointTrigger, raise_event_error
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 class CheckpointSensor(BaseSensorOperator):
     """Wait until a checkpoint is sealed or committed.
 
-    :param checkpoint: a checkpoint reference, such as ``stage.output``; a list of them, to wait for all; or an idempotence key, which
-        need not exist yet (templated)
+    :param checkpoint: a checkpoint reference, such as ``stage.output``; a list of them, to wait for all; or an idempotence key,
+        which need not exist yet (templated)
     :param until: ``"committed"``, or ``"sealed"`` for staged but not necessarily committed
     :param checkpoint_conn_id: where to look up a bare key; a reference knows it itself
     :param deferrable: wait in the triggerer, without a worker slot
@@ -48,14 +49,14 @@ class CheckpointSensor(BaseSensorOperator):
         self.checkpoint_conn_id = checkpoint_conn_id
         self.deferrable = deferrable
 
-    def execute(self, context: Context) -> Any:  # noqa: ANN401 - BaseSensorOperator's
+    def execute(self, context: Context) -> Any:  # noqa: ANN401, RET503 - BaseSensorOperator's; defer() raises
         """Wait here, or in the triggerer."""
         if not self.deferrable:
             return super().execute(context)
         with airflow_errors():
             if self._reached():
                 return None
-        self.defer(
+        self.defer(  # raises
             trigger=CheckpointTrigger(
                 checkpoints=pointers(self.checkpoint)[0],
                 until=self.until,
@@ -63,7 +64,7 @@ class CheckpointSensor(BaseSensorOperator):
                 poll_interval=float(self.poke_interval),
             ),
             method_name="execute_complete",
-            timeout=self.timeout_delta,
+            timeout=timedelta(seconds=self.timeout),
         )
 
     def poke(self, context: Context) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State, now, this_host
-from airflow_ckpt_provider.checkpoint.documents import Attempt, Connections, Header, Origin, Plan, Seal, fingerprint
+from airflow_ckpt_provider.checkpoint.documents import Attempt, Header, fingerprint
 from airflow_ckpt_provider.exceptions import InvalidInputError, RestartRefusedError
 from airflow_ckpt_provider.spark.work import SplitWork
 from airflow_ckpt_provider.tables import groups
@@ -20,7 +20,7 @@ from airflow_ckpt_provider.tables import groups
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_ckpt_provider.checkpoint.documents import Commit, Split
+    from airflow_ckpt_provider.checkpoint.documents import Commit, Connections, Origin, Plan, Seal, Split
     from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.sources.protocol import Source
@@ -193,6 +193,6 @@ def require_shared_store(store: CheckpointStore, target: SparkTarget) -> None:
     scheme = store.location.scheme
     if scheme == "memory" or (store.location.is_local and not target.on_this_machine):
         raise InvalidInputError(
-            f"The checkpoint store {store.uri} is on this machine only, but the stage runs on {target.name}, whose executors cannot "
-            "see it. Point the checkpoint connection at object storage (s3://, gs://, az://)."
+            f"The checkpoint store {store.uri} is on this machine only, but the stage runs on {target.name}, whose executors "
+            "cannot see it. Point the checkpoint connection at object storage (s3://, gs://, az://)."
         )

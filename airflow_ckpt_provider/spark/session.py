@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import logging
 import os
 import re
 import sys
+import warnings
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, PySparkVersionError
-from airflow_ckpt_provider.spark.ship import zipped_package
+from airflow_ckpt_provider.spark.ship import ship_package
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -22,7 +25,10 @@ if TYPE_CHECKING:
 DEFAULT_MASTER = "local[*]"
 
 _LOCAL = re.compile(r"^local(\[.*\])?$")
-_LOOPBACK = re.compile(r"^\w+://(127\.\d+\.\d+\.\d+|localhost|\[::1\])(:\d+)?(,|$)")
+_LOOPBACK = re.compile(r"^(127\.\d+\.\d+\.\d+|localhost|\[::1\])(:\d+)?$")
+
+#: Settings of an Airflow Spark connection's extra that are not Spark's own names.
+_EXTRA = {"queue": "spark.yarn.queue", "namespace": "spark.kubernetes.namespace"}
 
 
 @dataclass(frozen=True)
@@ -45,8 +51,12 @@ class SparkTarget:
 
     @property
     def on_this_machine(self) -> bool:
-        """True if executors see this machine's file system."""
-        return self.in_process or bool(_LOOPBACK.match(self.master))
+        """True if executors see this machine's file system.
+
+        A Connect server is never counted: ``sc://localhost`` is as often a tunnel into a cluster.
+        """
+        scheme, _, hosts = self.master.partition("://")
+        return self.in_process or (scheme == "spark" and all(_LOOPBACK.match(host) for host in hosts.split(",")))
 
     @property
     def name(self) -> str:
@@ -70,8 +80,8 @@ def require_equal_pyspark() -> None:
         raise PySparkVersionError("pyspark is not installed. Install it: pip install 'pyspark==4.2.0' 'pyspark-client==4.2.0'.")
     if len(set(versions.values())) > 1:
         raise PySparkVersionError(
-            f"pyspark {versions['pyspark']} and pyspark-client {versions['pyspark-client']} are both installed. They overwrite each "
-            "other's files, so that Python tasks fail at random. Install equal versions, both in one command: "
+            f"pyspark {versions['pyspark']} and pyspark-client {versions['pyspark-client']} are both installed. They overwrite "
+            "each other's files, so that Python tasks fail at random. Install equal versions, both in one command: "
             f"pip install --force-reinstall --no-deps 'pyspark=={versions['pyspark-client']}' "
             f"'pyspark-client=={versions['pyspark-client']}'."
         )
@@ -79,62 +89,99 @@ def require_equal_pyspark() -> None:
 
 @contextlib.contextmanager
 def spark_session(target: SparkTarget, name: str) -> Iterator[SparkSession]:
-    """A Spark session, stopped on leaving unless it was there before.
+    """A Spark session with this package on its executors, stopped on leaving unless it was there before.
+
+    A process has one classic Spark context, so one that is active is used as it is. A Connect session is always an own one.
 
     :param name: application name, as the Spark UI shows it.
     """
     require_equal_pyspark()
-    from pyspark.sql import SparkSession
-
-    before = SparkSession.getActiveSession()
-    with _python_of(target):
-        if before is not None:
-            yield before
-            return
-        spark = _builder(target, name).getOrCreate()
-        try:
-            if not target.in_process:
-                with zipped_package() as path:
-                    spark.addArtifacts(str(path), pyfile=True)
-                    yield spark
-            else:
-                yield spark
-        finally:
+    quiet()
+    connected = "SPARK_CONNECT_MODE_ENABLED" in os.environ
+    with _environment(target):
+        spark, ours = _open(target, name)
+    try:
+        if target.remote or not _LOCAL.match(spark.conf.get("spark.master") or ""):
+            ship_package(spark)
+        yield spark
+    finally:
+        if ours:
             spark.stop()
+        if target.remote and not connected:
+            # The mark that Connect leaves on a process, and that would turn every later session into a Connect client.
+            os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
 
 
-def _builder(target: SparkTarget, name: str) -> SparkSession.Builder:
+def _open(target: SparkTarget, name: str) -> tuple[SparkSession, bool]:
+    """A session, and whether it is ours to stop."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name)
-    defaults = {} if target.remote else {"spark.ui.showConsoleProgress": "false"}
     if target.remote:
         builder = builder.remote(target.remote)
-    else:
-        builder = builder.master(target.master)
-    if target.in_process:
-        # Nothing outside this machine talks to the driver; a host name that resolves elsewhere must not stop it.
-        defaults |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false"}
-    for key, value in (defaults | dict(target.conf)).items():
+        for key, value in target.conf.items():
+            builder = builder.config(key, value)
+        return builder.create(), True
+    before = SparkSession.getActiveSession()
+    if before is not None:
+        return before, False
+    builder = builder.master(target.master)
+    for key, value in (_defaults(target) | dict(target.conf)).items():
         builder = builder.config(key, value)
-    return builder
+    return builder.getOrCreate(), True
+
+
+def _defaults(target: SparkTarget) -> dict[str, str]:
+    """Spark settings that the user may override."""
+    found = {"spark.ui.showConsoleProgress": "false"}
+    if target.on_this_machine:
+        # Nothing outside this machine talks to the driver; a host name that resolves elsewhere must not stop it.
+        found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if target.in_process:
+        found["spark.ui.enabled"] = "false"
+        if not {"SPARK_HOME", "SPARK_CONF_DIR"} & os.environ.keys():
+            # Only where no administrator has set up logging.
+            logging_conf = Path(__file__).with_name("log4j2.properties").as_uri()
+            found["spark.driver.defaultJavaOptions"] = f"-Dlog4j2.configurationFile={logging_conf}"
+    return found
 
 
 @contextlib.contextmanager
-def _python_of(target: SparkTarget) -> Iterator[None]:
-    """Executors on this machine run this very Python, not whatever ``python3`` is on the path."""
-    python = target.conf.get("spark.pyspark.python") or (sys.executable if target.on_this_machine else None)
-    if python is None or "PYSPARK_PYTHON" in os.environ:
-        yield
-        return
-    os.environ["PYSPARK_PYTHON"] = python
+def _environment(target: SparkTarget) -> Iterator[None]:
+    """Variables that Spark reads when a session starts.
+
+    Executors on this machine run this very Python, not whatever ``python3`` is on the path. The setting
+    ``spark.pyspark.python`` comes before the variable, as it does in ``spark-submit``.
+    """
+    wanted = {}
+    python = target.conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
+    if python or target.on_this_machine:
+        wanted["PYSPARK_PYTHON"] = python or sys.executable
+    if target.on_this_machine:
+        wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+    before = {key: os.environ.get(key) for key in wanted}
+    os.environ.update(wanted)
     try:
         yield
     finally:
-        os.environ.pop("PYSPARK_PYTHON", None)
+        for key, value in before.items():
+            if value is None:
+                del os.environ[key]
+            else:
+                os.environ[key] = value
 
 
-def target_of(conn_type: str, host: str, port: int | None, extra: Mapping[str, object], conf: Mapping[str, str]) -> SparkTarget:
+def quiet() -> None:
+    """Keep out of the task log what no user can act on: a warning about pandas, which no stage uses, and py4j's own log."""
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    py4j = logging.getLogger("py4j")
+    if py4j.level == logging.NOTSET:
+        py4j.setLevel(logging.WARNING)
+
+
+def target_of(
+    conn_type: str | None, host: str, port: int | None, extra: Mapping[str, object], conf: Mapping[str, str]
+) -> SparkTarget:
     """Where a connection of type ``spark`` points.
 
     :param host: master without or with its port, such as ``spark://host`` or ``local[4]``.
@@ -150,6 +197,5 @@ def target_of(conn_type: str, host: str, port: int | None, extra: Mapping[str, o
         raise InvalidInputError(f"The connection of type {conn_type!r} has no host: put the Spark master there, such as local[*].")
     master = f"{host}:{port}" if port else host
     settings = {key: str(value) for key, value in extra.items() if key.startswith("spark.")}
-    if extra.get("queue"):
-        settings["spark.yarn.queue"] = str(extra["queue"])
+    settings |= {setting: str(extra[name]) for name, setting in _EXTRA.items() if extra.get(name)}
     return SparkTarget(master=master, conf=settings | dict(conf))

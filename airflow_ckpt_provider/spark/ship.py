@@ -8,6 +8,8 @@ package travels as a zip file, so that executors run the very version that the t
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import sys
 import sysconfig
 import tempfile
@@ -18,8 +20,9 @@ from typing import TYPE_CHECKING
 import airflow_ckpt_provider
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import ModuleType
+
+    from pyspark.sql import SparkSession
 
 
 def dumps(value: object) -> bytes:
@@ -28,38 +31,53 @@ def dumps(value: object) -> bytes:
 
     with contextlib.ExitStack() as stack:
         for module in _loose_modules():
-            if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
-                cloudpickle.register_pickle_by_value(module)
+            if module.__name__ not in cloudpickle.list_registry_pickle_by_value():  # type: ignore[no-untyped-call]
+                cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
                 stack.callback(cloudpickle.unregister_pickle_by_value, module)
-        return cloudpickle.dumps(value)  # type: ignore[no-any-return]
+        return cloudpickle.dumps(value)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def ship_package(spark: SparkSession) -> None:
+    """Put this package on the executors of ``spark``; again, if they have it, changes nothing."""
+    from pyspark import SparkFiles
+
+    with contextlib.ExitStack() as stack:
+        if _is_connect(spark):
+            # The server gets a copy at once.
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="airflow-ckpt-"))
+        else:
+            # Executors that start later fetch it too, so it lies in a folder that lives as long as the Spark context.
+            folder = tempfile.mkdtemp(dir=SparkFiles.getRootDirectory())
+        spark.addArtifacts(str(package_zip(Path(folder))), pyfile=True)
 
 
 def package_zip(folder: Path) -> Path:
-    """A zip file of this package, for executors."""
+    """A zip file of this package, for executors; its name tells its content, so that Spark never sees two under one name."""
     package = Path(airflow_ckpt_provider.__file__).parent
-    target = folder / f"airflow_ckpt_provider-{airflow_ckpt_provider.__version__}.zip"
+    files = {file.relative_to(package): file.read_bytes() for file in sorted(package.rglob("*.py"))}
+    digest = hashlib.sha256(repr(files).encode()).hexdigest()[:12]
+    target = folder / f"airflow_ckpt_provider-{airflow_ckpt_provider.__version__}-{digest}.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(package.rglob("*.py")):
-            archive.write(file, Path(package.name) / file.relative_to(package))
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(f"{package.name}/{name.as_posix()}"), content, zipfile.ZIP_DEFLATED)
     return target
 
 
-@contextlib.contextmanager
-def zipped_package() -> Iterator[Path]:
-    """``package_zip`` in a temporary folder."""
-    with tempfile.TemporaryDirectory(prefix="airflow-ckpt-") as folder:
-        yield package_zip(Path(folder))
+def _is_connect(spark: object) -> bool:
+    """Connect sessions are of a class of their own, whose import needs packages that a classic session does not."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _loose_modules() -> list[ModuleType]:
     """Imported modules that come from a file and from no installed package: DAG files and what lies beside them."""
     paths = sysconfig.get_paths()
     installed = tuple({str(Path(paths[name]).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-    own = str(Path(airflow_ckpt_provider.__file__).resolve().parent)
+    own = str(Path(airflow_ckpt_provider.__file__).resolve().parent) + os.sep
     loose = []
-    for module in list(sys.modules.values()):
+    for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if not file or module.__name__ == "__main__":
+        # A module that is registered under a name that is not its own cannot be told apart by name.
+        if not file or name == "__main__" or getattr(module, "__name__", None) != name:
             continue
         path = str(Path(file).resolve())
         if not path.startswith((*installed, own)) and "site-packages" not in path and "dist-packages" not in path:

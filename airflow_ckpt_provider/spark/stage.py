@@ -1,10 +1,14 @@
 """Running the missing splits on Spark: one task each, progress from the store, and a stop that stops.
 
 The tasks are scheduled through the DataFrame API only, so that classic sessions and Spark Connect run the same code.
+
+Decision: the splits are a local table of one row each, which Spark cuts into as many partitions as it has rows. A task gets its
+own split and no other, however many there are; and there is no shuffle whose files a lost executor could take with it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import uuid
@@ -15,11 +19,13 @@ import msgspec
 
 from airflow_ckpt_provider import exceptions
 from airflow_ckpt_provider.checkpoint.documents import Split
-from airflow_ckpt_provider.exceptions import StageFailedError, TerminalError
+from airflow_ckpt_provider.exceptions import InvalidInputError, StageFailedError, TerminalError
+from airflow_ckpt_provider.spark.reason import reason
+from airflow_ckpt_provider.spark.session import quiet
 from airflow_ckpt_provider.spark.ship import dumps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -32,6 +38,12 @@ REPORT_EVERY_S = 5.0
 
 #: A look at the store may take this share of the time.
 _LOOKING_SHARE = 0.05
+
+#: Seconds that ``StageRun.cancel`` waits for the job to end. Airflow kills a task five seconds after it asked it to stop.
+CANCEL_WAIT_S = 4.0
+
+#: A job that was not submitted yet when it was cancelled is cancelled as soon as it is.
+_CANCEL_AGAIN_S = 0.25
 
 
 @dataclass(frozen=True)
@@ -90,19 +102,58 @@ class StageRun:
         self._tag = f"ckpt-{uuid.uuid4().hex}"
         self._seen: dict[str, int] = {}
         self._started = 0.0
+        self._job: threading.Thread | None = None
+        self._cancelled = threading.Event()
         self._problem: BaseException | None = None
         self._failures: list[tuple[str, str, str]] = []
 
     def run(self, report: Callable[[Progress], None]) -> None:
-        """Stage all splits.
+        """Stage all splits. However this is left, no job is left running.
 
         :param report: called every few seconds, and at the end.
+        :raises InvalidInputError: if the transform cannot be sent to executors.
         :raises TerminalError: if a split can never be staged as it is; all others are staged first.
-        :raises StageFailedError: if tasks failed.
+        :raises StageFailedError: if tasks failed, or the stage was stopped.
         """
+        quiet()
+        payload = self._payload()
         self._started = time.monotonic()
-        job = threading.Thread(target=self._job, name="checkpoint-stage", daemon=True)
-        job.start()
+        self._job = threading.Thread(target=self._run_job, args=(payload,), name="checkpoint-stage", daemon=True)
+        self._job.start()
+        try:
+            self._watch(self._job, report)
+        except BaseException:
+            self.cancel()
+            raise
+        staged = (
+            f"{self._recovered + len(self._seen)} of {self._recovered + len(self._splits)} splits are staged and stay; a retry "
+            "writes only the others."
+        )
+        if self._problem is not None and self._cancelled.is_set():
+            raise StageFailedError(f"The stage of the key {self._checkpoint.key.value!r} was stopped. {staged}") from self._problem
+        if self._problem is not None:
+            raise StageFailedError(
+                f"Spark could not stage all splits of the key {self._checkpoint.key.value!r}: {reason(self._problem)}\n{staged}"
+            ) from self._problem
+        if self._failures:
+            raise self._failure()
+
+    def cancel(self) -> None:
+        """Stop the job (I12) and wait a moment for its end. Safe at any time, in a signal handler too, and before ``run``."""
+        self._cancelled.set()
+        if self._job is not None and self._job.is_alive():
+            # In a thread of its own, because a signal may have come while this one was talking to Spark.
+            stopper = threading.Thread(target=self._interrupt, args=(self._job,), name="checkpoint-stop", daemon=True)
+            stopper.start()
+            stopper.join(CANCEL_WAIT_S)
+
+    def _interrupt(self, job: threading.Thread) -> None:
+        while job.is_alive():
+            self._spark.interruptTag(self._tag)
+            job.join(_CANCEL_AGAIN_S)
+
+    def _watch(self, job: threading.Thread, report: Callable[[Progress], None]) -> None:
+        """Report until the job has ended, and once more then."""
         pause = REPORT_EVERY_S
         while job.is_alive():
             job.join(pause)
@@ -111,18 +162,6 @@ class StageRun:
                 report(self.progress())
                 pause = max(REPORT_EVERY_S, (time.monotonic() - looked) / _LOOKING_SHARE)
         report(self.progress())
-        if self._problem is not None:
-            raise StageFailedError(
-                f"Spark could not stage all splits of the key {self._checkpoint.key.value!r}: {reason(self._problem)}\n"
-                f"{self._recovered + len(self._seen)} of {self._recovered + len(self._splits)} splits are staged and stay; a retry "
-                "writes only the others."
-            ) from self._problem
-        if self._failures:
-            raise self._failure()
-
-    def cancel(self) -> None:
-        """Stop the job (I12). Safe to call at any time, from a signal handler too."""
-        self._spark.interruptTag(self._tag)
 
     def progress(self) -> Progress:
         """How far the stage is, from what is in the store."""
@@ -140,30 +179,55 @@ class StageRun:
             seconds=time.monotonic() - self._started,
         )
 
-    def _job(self) -> None:
+    def _payload(self) -> bytes:
+        """What every task needs, pickled."""
+        try:
+            return dumps(self._work)
+        except Exception as error:
+            name = self._work.transform.name if self._work.transform is not None else "none"
+            raise InvalidInputError(
+                f"The transform {name} of the key {self._checkpoint.key.value!r} cannot be sent to Spark's executors: {error}. It "
+                "holds something that belongs to one process, such as a lock, a connection or an open file. Create that inside "
+                "the function."
+            ) from error
+
+    def _run_job(self, payload: bytes) -> None:
         try:
             # Tags belong to a thread, so this one sets its own.
             self._spark.addTag(self._tag)
-            payload = dumps(self._work)
-            rows = [(number, msgspec.json.encode(split).decode()) for number, split in enumerate(self._splits.values())]
-            frame = self._spark.createDataFrame(rows, "partition int, split string").repartitionById(len(rows), "partition")
-
-            def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-                from airflow_ckpt_provider.spark.stage import run_task
-
-                return run_task(payload, batches)
-
-            found = frame.mapInArrow(task, "split string, error string, message string").collect()
-            self._failures = [(row["split"], row["error"], row["message"]) for row in found if row["error"]]
+            if self._cancelled.is_set():
+                raise StageFailedError("It was stopped before it began.")
+            self._failures = self._run_tasks(payload)
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
             self._problem = error
+
+    def _run_tasks(self, payload: bytes) -> list[tuple[str, str, str]]:
+        """Run one task per split.
+
+        :returns: split, kind and message of each error that no repetition can cure.
+        """
+        import pyarrow as pa
+
+        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            from airflow_ckpt_provider.spark.stage import run_task
+
+            return run_task(payload, batches)
+
+        splits = pa.table({"split": [msgspec.json.encode(split).decode() for split in self._splits.values()]})
+        settings = {
+            "spark.sql.leafNodeDefaultParallelism": str(splits.num_rows),
+            "spark.sql.execution.arrow.localRelationThreshold": "1g",
+        }
+        with _settings(self._spark, settings):
+            frame = self._spark.createDataFrame(splits).mapInArrow(task, "split string, error string, message string")
+            return [(row["split"], row["error"], row["message"]) for row in frame.collect() if row["error"]]
 
     def _failure(self) -> TerminalError:
         """The first failure, as the error it was, with how many there are."""
         split_id, kind, message = min(self._failures)
         others = f" ({len(self._failures) - 1} more splits failed too)" if len(self._failures) > 1 else ""
         found = getattr(exceptions, kind, TerminalError)
-        return found(f"Split {split_id} of the key {self._checkpoint.key.value!r}{others}: {message}")  # type: ignore[no-any-return]
+        return found(f"Split {split_id} of the key {self._checkpoint.key.value!r}{others}: {message}")
 
 
 def run_task(payload: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -191,12 +255,17 @@ def run_task(payload: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
             yield pa.RecordBatch.from_pydict(row, schema=pa.schema([(name, pa.string()) for name in row]))
 
 
-def reason(problem: BaseException) -> str:
-    """The last line of the Python error inside a Spark error, or its first line."""
-    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
-    python = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
-    if python:
-        for line in lines[python[-1] + 1 :]:
-            if not line.startswith(("File ", "^", "~")) and ": " in line and line.split(":", 1)[0].replace(".", "").isidentifier():
-                return line
-    return lines[0] if lines else type(problem).__name__
+@contextlib.contextmanager
+def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """``settings`` on ``spark`` for a while: it may be the user's own session."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)

@@ -15,14 +15,21 @@ import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, member_digest, now
-from airflow_ckpt_provider.checkpoint.documents import Commit, Group, Member, Seal
+from airflow_ckpt_provider.checkpoint.documents import Commit, Group
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.exceptions import HistoryExpiredError, InvalidInputError, NotSealedError, RestartRefusedError
+from airflow_ckpt_provider.exceptions import (
+    DiscardedError,
+    HistoryExpiredError,
+    InvalidInputError,
+    NotSealedError,
+    RestartRefusedError,
+)
 from airflow_ckpt_provider.tables.protocol import Landed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow_ckpt_provider.checkpoint.documents import Member, Seal
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.tables.protocol import Table
 
@@ -119,18 +126,14 @@ def _settle(group: Group, store: CheckpointStore, table: Table) -> dict[Member, 
     if not bound:
         return {}
     checkpoints = [checkpoint for checkpoint, _ in bound]
-    group = Group(
-        id=group.id, members=group.members, bound_at=group.bound_at, horizon=min(found.horizon for _, found in bound)
-    )
+    group = Group(id=group.id, members=group.members, bound_at=group.bound_at, horizon=min(found.horizon for _, found in bound))
     seals = [_sealed(checkpoint) for checkpoint in checkpoints]
     binding = checkpoints[0].header.table
     if sum(seal.rows for seal in seals) == 0:
         outcome = Landed(None, now(), landed_now=False)
     else:
         outcome = table.find(group, binding) or _land(group, checkpoints, seals, table)
-    return {
-        checkpoint.member: (_record(checkpoint, group, outcome), outcome.landed_now) for checkpoint in checkpoints
-    }
+    return {checkpoint.member: (_record(checkpoint, group, outcome), outcome.landed_now) for checkpoint in checkpoints}
 
 
 def _land(group: Group, checkpoints: Sequence[Checkpoint], seals: Sequence[Seal], table: Table) -> Landed:
@@ -138,30 +141,46 @@ def _land(group: Group, checkpoints: Sequence[Checkpoint], seals: Sequence[Seal]
         plan = checkpoint.plan()
         staged = checkpoint.staged([split.id for split in plan.splits]) if plan else []
         table.require_files([file for one in staged for file in one.files], seal.manifests)
-    earlier = [group_id for checkpoint in checkpoints for group_id in _earlier_groups(checkpoint)]
+    earlier = [group for checkpoint in checkpoints for group in _earlier_groups(checkpoint)]
 
     def before_swap(base: object) -> None:
         for checkpoint in checkpoints:
             # A discard puts its tombstone first and looks for our group second; we did it the other way round.
-            checkpoint.require_live()
+            _require_live_together(checkpoint, checkpoints)
         found = table.landed_earlier(earlier, checkpoints[0].header.table.branch, base)
         if found is not None:
             raise RestartRefusedError(
                 f"An earlier generation of the key {checkpoints[0].key.value!r} was discarded while its commit was under way, and "
                 f"that commit ({found}) has landed after all. Committing the newer generation would double the rows; nothing was "
-                "changed. Keep the earlier rows and mark the task as success, or remove them before you run the write under another key."
+                "changed. Keep the earlier rows and mark the task as success, or remove them before you run the write under "
+                "another key."
             )
 
     return table.commit(group, checkpoints[0].header.table, seals, before_swap)
 
 
-def _earlier_groups(checkpoint: Checkpoint) -> list[str]:
+def _require_live_together(checkpoint: Checkpoint, members: Sequence[Checkpoint]) -> None:
+    """Refuse a group with a discarded member, and say what becomes of the others: a generation never changes its group."""
+    try:
+        checkpoint.require_live()
+    except DiscardedError as error:
+        others = [repr(other.key.value) for other in members if other is not checkpoint]
+        if not others:
+            raise
+        shown = ", ".join(others[:10]) + (f" and {len(others) - 10} more" if len(others) > 10 else "")
+        raise DiscardedError(
+            f"{error} A commit of it together with {shown} was begun before that and cannot land any more. Run the stages of those "
+            'keys again too, with the configuration {"checkpoint": "restart"}, then commit all of them.'
+        ) from error
+
+
+def _earlier_groups(checkpoint: Checkpoint) -> list[Group]:
     """Groups that discarded earlier generations of the same key were bound to."""
     found = []
     for generation in range(1, checkpoint.header.generation):
         group = Checkpoint.at(checkpoint.store, checkpoint.key, generation).group()
         if group is not None:
-            found.append(group.id)
+            found.append(group)
     return found
 
 

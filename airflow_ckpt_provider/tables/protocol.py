@@ -77,8 +77,8 @@ class Table(Protocol):
         """Look for the commit of ``group`` in the table's history (I1, I10)."""
         ...
 
-    def landed_earlier(self, group_ids: Iterable[str], branch: str, table: Any) -> str | None:  # noqa: ANN401
-        """The first of these groups that is in the history of ``table``, as ``commit`` hands it to ``before_swap``."""
+    def landed_earlier(self, groups: Iterable[Group], branch: str, table: Any) -> str | None:  # noqa: ANN401
+        """Id of the first of these groups whose rows are in ``table``, as ``commit`` hands it to ``before_swap`` (I1, I10)."""
         ...
 
     def require_files(self, files: Sequence[StagedFile], manifests: Sequence[JsonObject]) -> None:
@@ -88,9 +88,7 @@ class Table(Protocol):
         """
         ...
 
-    def commit(
-        self, group: Group, binding: TableBinding, seals: Sequence[Seal], before_swap: Callable[[Any], None]
-    ) -> Landed:
+    def commit(self, group: Group, binding: TableBinding, seals: Sequence[Seal], before_swap: Callable[[Any], None]) -> Landed:
         """Land all staged files of ``group`` in one atomic commit, once (I1, I2, I10).
 
         :param before_swap: called on each base that a compare-and-swap is about to be made on; raises to stop.

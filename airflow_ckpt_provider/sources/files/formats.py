@@ -6,6 +6,7 @@ file (a line break may stand inside a quoted CSV value, so a byte range is no sa
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ BATCH_ROWS = 65_536
 #: Bytes parsed at a time from CSV and JSON lines.
 _BLOCK_BYTES = 4 << 20
 
-#: Bytes fetched at a time from object storage.
-_FETCH_BYTES = 8 << 20
+#: Bytes read at a time from one column of a local file, and fetched at a time from object storage.
+_READ_BYTES, _FETCH_BYTES = 1 << 20, 8 << 20
 
 
 class OpenFile:
@@ -33,16 +34,18 @@ class OpenFile:
         self._objects = objects
         self.file = file
 
-    def random_access(self) -> pa.NativeFile:
-        """The file for formats that seek."""
-        import pyarrow as pa
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes to read at a time from one place of the file: the dearer a request, the more."""
         from obstore.store import LocalStore
 
-        if isinstance(self._objects, LocalStore):
-            return pa.memory_map("/" + self.file.path)
-        import obstore
+        return _READ_BYTES if isinstance(self._objects, LocalStore) else _FETCH_BYTES
 
-        return pa.PythonFile(obstore.open_reader(self._objects, self.file.path, buffer_size=_FETCH_BYTES), mode="r")
+    def random_access(self) -> pa.NativeFile:
+        """The file for formats that seek: only the ranges they ask for are fetched."""
+        import pyarrow as pa
+
+        return self._local() or pa.PythonFile(_RemoteFile(self._objects, self.file), mode="r")
 
     def stream(self) -> pa.NativeFile:
         """The file as a stream, decompressed by its suffix (``.gz``, ``.zst``, ``.bz2``, ``.lz4``)."""
@@ -50,8 +53,63 @@ class OpenFile:
 
         codecs = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4"}
         codec = codecs.get(self.file.path.rpartition(".")[2].lower())
-        raw = self.random_access()
+        raw = self._local() or pa.PythonFile(io.BufferedReader(_RemoteFile(self._objects, self.file), _FETCH_BYTES), mode="r")
         return pa.CompressedInputStream(raw, codec) if codec else raw
+
+    def is_blank(self) -> bool:
+        """True if there is nothing but white space in the decompressed file."""
+        with self.stream() as stream:
+            while chunk := stream.read(_BLOCK_BYTES):
+                if chunk.strip():
+                    return False
+        return True
+
+    def _local(self) -> pa.NativeFile | None:
+        import pyarrow as pa
+        from obstore.store import LocalStore
+
+        # Not a memory map: its pages count as the worker's memory, which would grow with the split (I11).
+        return pa.OSFile("/" + self.file.path) if isinstance(self._objects, LocalStore) else None
+
+
+class _RemoteFile(io.RawIOBase):
+    """An object as a Python file. Arrow needs the whole protocol of one, which obstore's own reader lacks."""
+
+    def __init__(self, objects: ObjectStore, file: PinnedFile) -> None:
+        super().__init__()
+        self._objects = objects
+        self._file = file
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence] + offset
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable buffer
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def read(self, size: int | None = -1) -> bytes:
+        import obstore
+
+        rest = max(self._file.size - self._position, 0)
+        length = rest if size is None or size < 0 else min(size, rest)
+        if not length:
+            return b""
+        data = bytes(obstore.get_range(self._objects, self._file.path, start=self._position, length=length))
+        self._position += len(data)
+        return data
 
 
 class FileFormat(Protocol):
@@ -96,7 +154,8 @@ class Parquet:
     def _open(self, opened: OpenFile) -> Any:  # noqa: ANN401 - pyarrow.parquet.ParquetFile, imported where it is used
         from pyarrow.parquet import ParquetFile
 
-        return ParquetFile(opened.random_access(), pre_buffer=False)
+        # Column chunks are read piece by piece: a row group, which others may have made as large as they liked, is not held.
+        return ParquetFile(opened.random_access(), buffer_size=opened.buffer_bytes, pre_buffer=False)
 
 
 class Orc:
@@ -107,7 +166,7 @@ class Orc:
         return [opened.file.size // stripes] * stripes if stripes else []
 
     def schema(self, opened: OpenFile) -> pa.Schema:
-        return self._open(opened).schema  # type: ignore[no-any-return]
+        return self._open(opened).schema
 
     def read(
         self, opened: OpenFile, units: range | None, columns: Sequence[str] | None, expected: pa.Schema | None
@@ -126,7 +185,10 @@ class Orc:
 
 
 class Csv:
-    """Comma-separated values with a header line. Types come from the table, and are inferred where it has none."""
+    """Comma-separated values with a header line. Types come from the table, and are inferred where it has none.
+
+    An empty value is null in a column of numbers and the empty string in a column of strings, as in Arrow.
+    """
 
     def units(self, opened: OpenFile) -> list[int]:
         return [opened.file.size]
@@ -137,18 +199,26 @@ class Csv:
     def read(
         self, opened: OpenFile, units: range | None, columns: Sequence[str] | None, expected: pa.Schema | None
     ) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
         from pyarrow import csv
 
         del units
-        if opened.file.size == 0:
-            return
         convert = csv.ConvertOptions(
             column_types={field.name: field.type for field in expected} if expected is not None else None,
             include_columns=None if columns is None else list(columns),
         )
         read = csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES)
-        with opened.stream() as stream, csv.open_csv(stream, read_options=read, convert_options=convert) as batches:
-            yield from batches
+        # Otherwise a quoted line break that meets the end of a block is an error, or worse.
+        parse = csv.ParseOptions(newlines_in_values=True)
+        with opened.stream() as stream:
+            try:
+                batches = csv.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert)
+            except pa.ArrowInvalid:
+                if opened.is_blank():
+                    return
+                raise
+            with batches:
+                yield from batches
 
 
 class JsonLines:
@@ -163,15 +233,21 @@ class JsonLines:
     def read(
         self, opened: OpenFile, units: range | None, columns: Sequence[str] | None, expected: pa.Schema | None
     ) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
         from pyarrow import json
 
         del units, columns
-        if opened.file.size == 0:
-            return
         parse = json.ParseOptions(explicit_schema=expected, unexpected_field_behavior="infer")
         read = json.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES)
-        with opened.stream() as stream, json.open_json(stream, read_options=read, parse_options=parse) as batches:
-            yield from batches
+        with opened.stream() as stream:
+            try:
+                batches = json.open_json(stream, read_options=read, parse_options=parse)
+            except pa.ArrowInvalid:
+                if opened.is_blank():
+                    return
+                raise
+            with batches:
+                yield from batches
 
 
 FORMATS: dict[str, FileFormat] = {"parquet": Parquet(), "orc": Orc(), "csv": Csv(), "jsonl": JsonLines()}

@@ -31,7 +31,7 @@ _GLOB = re.compile(r"[*?\[]")
 class PinnedFile(msgspec.Struct, frozen=True, array_like=True):
     """One input file as it was when it was listed.
 
-    :param path: path in its storage: absolute for local files, the object's key otherwise.
+    :param path: path in its storage, without a leading slash: from the root for local files, the object's key otherwise.
     :param size: bytes.
     :param token: changes when the file is written again.
     """
@@ -61,20 +61,24 @@ class InputFiles:
         """The open storage that the paths of the files refer to."""
         return self._location.open()
 
-    def list(self) -> list[PinnedFile]:
+    def name_of(self, file: PinnedFile) -> str:
+        """Absolute path or URI of a file, for messages."""
+        return f"/{file.path}" if self._local else f"{self._location.uri}{file.path}"
+
+    def all(self) -> list[PinnedFile]:
         """All files, sorted by path. Names that begin with ``.`` or ``_`` are skipped, as Spark and Hive do.
 
         :raises InvalidInputError: if the URI names one file or folder and it does not exist. A glob may match nothing.
         """
+        # A name with brackets in it is a file first, and a glob only if there is no such file.
+        one = self._head(self._path) if self._path and not self._path.endswith("/") else None
+        if one is not None:
+            return [self._pin(one)]
         if _GLOB.search(self._path):
             return self._glob()
-        if not self._path.endswith("/"):
-            one = self._head(self._path)
-            if one is not None:
-                return [self._pin(one)]
-        folder = self._path.rstrip("/") + "/"
+        folder = self._path.rstrip("/") + "/" if self._path else ""
         found = [item for item in self._walk(folder) if _visible(item["path"][len(folder) :])]
-        if not found and not self._path.endswith("/") and not (self._local and os.path.isdir("/" + self._path)):
+        if not found and self._path and not (self._local and os.path.isdir("/" + self._path)):
             raise InvalidInputError(
                 f"There is no file or folder {self.uri}. Check the path; use a glob such as '*.parquet' if it may be empty."
             )
@@ -100,11 +104,11 @@ class InputFiles:
     def _change(self, pinned: PinnedFile) -> str | None:
         found = self._head(pinned.path)
         if found is None:
-            return f"{pinned.path} is gone"
+            return f"{self.name_of(pinned)} is gone"
         file = self._pin(found)
         if file == pinned:
             return None
-        return f"{pinned.path}: was {pinned.size} bytes ({pinned.token}), is {file.size} bytes ({file.token})"
+        return f"{self.name_of(pinned)}: was {pinned.size} bytes ({pinned.token}), is {file.size} bytes ({file.token})"
 
     def _glob(self) -> list[PinnedFile]:
         from fsspec.utils import glob_translate
@@ -112,9 +116,7 @@ class InputFiles:
         folder = self._path[: _GLOB.search(self._path).start()].rpartition("/")[0]  # type: ignore[union-attr]
         pattern = re.compile(glob_translate(self._path))
         found = [item for item in self._walk(folder + "/" if folder else "") if pattern.match(item["path"])]
-        return sorted(
-            (self._pin(item) for item in found if _visible(item["path"][len(folder) :])), key=lambda file: file.path
-        )
+        return sorted((self._pin(item) for item in found if _visible(item["path"][len(folder) :])), key=lambda file: file.path)
 
     def _walk(self, folder: str) -> list[ObjectMeta]:
         import obstore
@@ -122,9 +124,11 @@ class InputFiles:
         if self._local and not os.path.isdir("/" + folder):
             return []
         try:
-            return [item for chunk in obstore.list(self.objects(), folder or None) for item in chunk]
+            found = [item for chunk in obstore.list(self.objects(), folder or None) for item in chunk]
         except Exception as error:
             raise RetryableError(f"Could not list {self.uri}: {error}") from error
+        # Consoles make "folders": empty objects whose name ends in a slash. The listing shows them without it.
+        return [item for item in found if self._local or item["size"] or self._head(item["path"]) is not None]
 
     def _head(self, path: str) -> ObjectMeta | None:
         import obstore
@@ -145,4 +149,3 @@ class InputFiles:
 
 def _visible(relative: str) -> bool:
     return not any(part.startswith((".", "_")) for part in relative.split("/") if "=" not in part)
-

@@ -6,21 +6,24 @@ pinned in the plan, so that a retry reads the same files, notices one that chang
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan, Split
+from airflow_ckpt_provider.checkpoint.documents import Plan, Split
 from airflow_ckpt_provider.checkpoint.location import normal_uri
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError
 from airflow_ckpt_provider.sources.files.formats import FORMATS, OpenFile
-from airflow_ckpt_provider.sources.files.listing import InputFiles, PinnedFile
+from airflow_ckpt_provider.sources.files.listing import InputFiles, PinnedFile  # noqa: TC001 - msgspec reads annotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
+
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject
 
 #: Input bytes of a split, unless the user says otherwise.
 DEFAULT_SPLIT_BYTES = 128 << 20
@@ -68,11 +71,13 @@ class Files:
             raise InvalidInputError(f"Files(format={format!r}): the formats are {', '.join(sorted(FORMATS))}.")
         if max_split_bytes <= 0:
             raise InvalidInputError(f"Files(max_split_bytes={max_split_bytes}): must be positive.")
+        if isinstance(columns, str) or (columns is not None and not columns):
+            raise InvalidInputError(f"Files(columns={columns!r}): must be a list of at least one column name, or None for all.")
         self.uri = uri
         self.format = format
         self.max_split_bytes = max_split_bytes
         self.columns = None if columns is None else list(columns)
-        self.filter = filter
+        self.filter = filter or None
         self.conn_id = conn_id
 
     def __repr__(self) -> str:
@@ -90,7 +95,7 @@ class Files:
     def plan(self, options: Mapping[str, str]) -> Plan:
         """List the files and cut them into splits."""
         inputs = InputFiles(self.uri, options)
-        files = inputs.list()
+        files = inputs.all()
         splits: list[tuple[list[Piece], int]] = []
         size = 0
         pieces: list[Piece] = []
@@ -121,7 +126,8 @@ class Files:
         if file.size <= self.max_split_bytes:
             yield Piece(file), file.size
             return
-        units = FORMATS[self.format].units(OpenFile(inputs.objects(), file))
+        with _naming(inputs, file, self.format):
+            units = FORMATS[self.format].units(OpenFile(inputs.objects(), file))
         first = size = 0
         for number, unit_bytes in enumerate(units):
             if number > first and size + unit_bytes > self.max_split_bytes:
@@ -140,12 +146,16 @@ class Files:
         if not plan.splits:
             return None
         first = pieces_of(plan.splits[0])[0].file
-        schema = FORMATS[self.format].schema(OpenFile(InputFiles(self.uri, options).objects(), first))
+        inputs = InputFiles(self.uri, options)
+        with _naming(inputs, first, self.format):
+            schema = FORMATS[self.format].schema(OpenFile(inputs.objects(), first))
         if schema is None or self.columns is None:
             return schema
         missing = [name for name in self.columns if name not in schema.names]
         if missing:
-            raise InvalidInputError(f"{first.path} has no column {', '.join(missing)}; it has {', '.join(schema.names)}.")
+            raise InvalidInputError(
+                f"{inputs.name_of(first)} has no column {', '.join(missing)}; it has {', '.join(schema.names)}."
+            )
         return schema.empty_table().select(self.columns).schema
 
     def reader(self, options: Mapping[str, str]) -> FilesReader:
@@ -156,9 +166,7 @@ class Files:
 class FilesReader:
     """Reads splits of ``Files`` on an executor. Picklable."""
 
-    def __init__(
-        self, uri: str, format_name: str, columns: list[str] | None, rows: Filter | None, options: dict[str, str]
-    ) -> None:
+    def __init__(self, uri: str, format_name: str, columns: list[str] | None, rows: Filter | None, options: dict[str, str]) -> None:
         self._uri = uri
         self._format = format_name
         self._columns = columns
@@ -174,10 +182,8 @@ class FilesReader:
         for piece in pieces:
             units = None if piece.first is None or piece.last is None else range(piece.first, piece.last)
             batches = FORMATS[self._format].read(OpenFile(objects, piece.file), units, self._read_columns(), expected)
-            try:
+            with _naming(inputs, piece.file, self._format):
                 yield from map(self._keep, batches)
-            except FileNotFoundError as error:
-                raise InputChangedError(f"The input file {piece.file.path} went away while it was read.") from error
 
     def _read_columns(self) -> list[str] | None:
         if self._columns is None:
@@ -191,6 +197,30 @@ class FilesReader:
 
             batch = batch.filter(filters_to_expression(self._filter))
         return batch if self._columns is None else batch.select(self._columns)
+
+
+@contextlib.contextmanager
+def _naming(inputs: InputFiles, file: PinnedFile, format_name: str) -> Iterator[None]:
+    """Errors of reading ``file`` name it, and tell a file that was changed from one that was never right.
+
+    :raises InputChangedError: if it changed while it was read (I6).
+    :raises InvalidInputError: if it is not what ``Files`` was told.
+    """
+    import pyarrow as pa
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise InputChangedError(f"The input file {inputs.name_of(file)} went away while it was read.") from error
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, KeyError, OSError) as error:
+        # What is wrong in the file itself is a bare OSError to Arrow's ORC reader and decompressors.
+        if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
+            raise
+        inputs.verify([file])
+        raise InvalidInputError(
+            f"The input file {inputs.name_of(file)} cannot be read as {format_name} with these columns and this filter: "
+            f"{str(error).rstrip('.')}. Correct the file or the parameters of Files, or leave the file out."
+        ) from error
 
 
 def pieces_of(split: Split) -> list[Piece]:

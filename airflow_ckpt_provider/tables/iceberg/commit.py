@@ -33,14 +33,15 @@ from airflow_ckpt_provider.exceptions import (
 )
 from airflow_ckpt_provider.tables.iceberg.history import (
     PROPERTY_PREFIX,
-    Memory,
     Remembered,
+    begin_memory,
     lineage_of,
     memory_of,
+    recall,
     snapshot_id_of,
     summary_of,
 )
-from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest, to_manifest_file
+from airflow_ckpt_provider.tables.iceberg.manifests import to_manifest_file
 from airflow_ckpt_provider.tables.protocol import Landed
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
     from airflow_ckpt_provider.checkpoint.documents import Group
+    from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
 
 #: How long one call keeps trying, in seconds, and the waits between its tries.
 PATIENCE_S, FIRST_WAIT_S, LONGEST_WAIT_S = 600.0, 0.05, 5.0
@@ -92,15 +94,15 @@ def find(table: Table, commit: Commit) -> Landed | None:
             f"it is no ancestor of {commit.branch} any more. It is not committed again. To redo the write, run it under another "
             "idempotence key."
         )
-    memory = memory_of(metadata, commit.stream)
-    remembered = memory.find(commit.group.id) if memory else None
+    remembered = recall(metadata, commit.group.id)
     if remembered is not None:
         return Landed(remembered.snapshot_id, _time(remembered.timestamp_ms), landed_now=False)
+    memory = memory_of(metadata, commit.stream)
     horizon = commit.group.horizon
     if lineage.reaches > horizon and (memory is None or memory.since > horizon):
         raise HistoryExpiredError(
-            f"It cannot be told whether {_keys(commit)} was committed to {name}: a commit was begun when the table stood at sequence "
-            f"number {horizon}, the snapshots up to {lineage.reaches} are expired since, and the table property "
+            f"It cannot be told whether {_keys(commit)} was committed to {name}: a commit was begun when the table stood at "
+            f"sequence number {horizon}, the snapshots up to {lineage.reaches} are expired since, and the table property "
             f"{PROPERTY_PREFIX}{commit.stream} does not reach back that far either. Nothing was changed. Look for the rows in the "
             "table; if they are there, mark the task as success, if not, run the write under another idempotence key."
         )
@@ -152,8 +154,8 @@ def commit_once(
             "Nothing was changed and everything stays staged. Give the connection the right to commit, then clear the task."
         ) from problem
     raise OutcomeUnknownError(
-        f"The commit of {_keys(commit)} to {'.'.join(table.name())} did not land in {tries} tries over {patience_s:.0f} s; the last "
-        f"error was {type(problem).__name__}: {problem}. Nothing is lost: retry the commit task. It looks into the table's "
+        f"The commit of {_keys(commit)} to {'.'.join(table.name())} did not land in {tries} tries over {patience_s:.0f} s; the "
+        f"last error was {type(problem).__name__}: {problem}. Nothing is lost: retry the commit task. It looks into the table's "
         "history first and lands the snapshot once."
     ) from problem
 
@@ -199,12 +201,12 @@ def build(table: Table, commit: Commit) -> tuple[tuple[TableUpdate, ...], tuple[
         summary=summary,
         schema_id=metadata.current_schema_id,
     )
-    memory = memory_of(metadata, commit.stream) or Memory(0, ())
+    memory = memory_of(metadata, commit.stream) or begin_memory(lineage_of(metadata, commit.branch))
     memory = memory.adding(Remembered(commit.group.id, commit.snapshot_id, snapshot.timestamp_ms, sequence_number))
     return (
         (
             AddSnapshotUpdate(snapshot=snapshot),
-            SetSnapshotRefUpdate(snapshot_id=commit.snapshot_id, ref_name=commit.branch, type="branch"),
+            SetSnapshotRefUpdate(snapshot_id=commit.snapshot_id, ref_name=commit.branch, type="branch"),  # type: ignore[call-arg]
             SetPropertiesUpdate(updates={PROPERTY_PREFIX + commit.stream: msgspec.json.encode(memory).decode()}),
         ),
         (AssertTableUUID(uuid=metadata.table_uuid), AssertRefSnapshotId(ref=commit.branch, snapshot_id=parent_id)),
@@ -231,8 +233,9 @@ def _verified(table: Table, commit: Commit, timestamp_ms: int) -> Landed:
         added = snapshot.summary["added-records"] if snapshot.summary else None
         if added is None or int(added) != rows:
             raise RowCountError(
-                f"Snapshot {commit.snapshot_id} of {'.'.join(table.name())} says that it added {added} rows; {rows} were sealed for "
-                f"{_keys(commit)}. The snapshot has landed: compare the table with its source before anything else writes to it."
+                f"Snapshot {commit.snapshot_id} of {'.'.join(table.name())} says that it added {added} rows; {rows} were sealed "
+                f"for {_keys(commit)}. The snapshot has landed: compare the table with its source before anything "
+                "else writes to it."
             )
         timestamp_ms = snapshot.timestamp_ms
     return Landed(commit.snapshot_id, _time(timestamp_ms), landed_now=True)

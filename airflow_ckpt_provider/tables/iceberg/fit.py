@@ -4,6 +4,8 @@ Only changes that lose nothing are made silently: a wider number, a finer decima
 Everything else is an error that lists each difference, before a row is written.
 """
 
+# mypy: disable-error-code="no-any-return"
+# (pyarrow has no type hints, so that its predicates return Any)
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -66,6 +68,8 @@ class Conform:
 
     def __init__(self, want: pa.Schema, table: str, names: dict[str, str]) -> None:
         self._want = want
+        # Arrow's cast refuses a null in a required member without saying where: so it is done in two steps.
+        self._optional = [_optional(field.type) for field in want]
         self._table = table
         self._names = names
         self._checked: pa.Schema | None = None
@@ -83,31 +87,58 @@ class Conform:
             require_fit(batch.schema, self._want, self._table, self._names)
             self._checked = batch.schema
         columns = []
-        for field in self._want:
+        for field, optional in zip(self._want, self._optional, strict=True):
             name = self._names.get(field.name, field.name)
             index = batch.schema.get_field_index(name)
-            column = pa.nulls(batch.num_rows, field.type) if index < 0 else self._cast(batch.column(index), field, name)
+            column = pa.nulls(batch.num_rows, field.type) if index < 0 else self._cast(batch.column(index), field, optional, name)
             for path, row in null_where_required(column, field, name):
                 raise NullInRequiredColumnError(
                     f"Column {path!r} of the table {self._table} is required, but row {self._rows + row} of the split "
                     "(counted from 0, after the transform) is null there. Filter such rows out or fill them in the transform, or "
                     "make the column optional."
                 )
-            columns.append(column)
+            columns.append(column if column.type.equals(field.type) else _required(column, field.type))
         self._rows += batch.num_rows
         return pa.RecordBatch.from_arrays(columns, schema=self._want)
 
-    def _cast(self, column: pa.Array, field: pa.Field, name: str) -> pa.Array:
+    def _cast(self, column: pa.Array, field: pa.Field, optional: pa.DataType, name: str) -> pa.Array:
         import pyarrow as pa
 
         if column.type.equals(field.type):
             return column
         try:
-            return column.cast(field.type)
+            return column.cast(optional)
         except pa.ArrowInvalid as error:
             raise SchemaMismatchError(
                 f"Column {name!r} holds a value that does not fit the table {self._table} ({field.type}) without loss: {error}"
             ) from error
+
+
+def _required(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """``column``, in which nothing required is null, with the type that says so."""
+    import pyarrow as pa
+
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid:
+        # A slice: Arrow looks at what was cut off, too.
+        return pa.concat_arrays([column]).cast(kind)
+
+
+def _optional(kind: pa.DataType) -> pa.DataType:
+    """``kind`` with all members optional, at every depth."""
+    import pyarrow as pa
+
+    def loose(field: pa.Field) -> pa.Field:
+        return field.with_type(_optional(field.type)).with_nullable(nullable=True)
+
+    if pa.types.is_struct(kind):
+        return pa.struct([loose(member) for member in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(loose(kind.value_field))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_field.with_type(_optional(kind.key_type)), loose(kind.item_field))
+    return kind
 
 
 def null_where_required(column: pa.Array, field: pa.Field, path: str) -> Iterator[tuple[str, int]]:
@@ -119,7 +150,7 @@ def null_where_required(column: pa.Array, field: pa.Field, path: str) -> Iterato
     import pyarrow.compute as pc
 
     if not field.nullable and column.null_count:
-        yield path, pc.index(column.is_null(), True).as_py()
+        yield path, pc.index(column.is_null(), value=True).as_py()
     kind = field.type
     if pa.types.is_struct(kind):
         present = column if not column.null_count else column.filter(column.is_valid())
@@ -127,10 +158,11 @@ def null_where_required(column: pa.Array, field: pa.Field, path: str) -> Iterato
             for inner, row in null_where_required(present.field(index), member, f"{path}.{member.name}"):
                 yield inner, _row_of(column, row)
     elif pa.types.is_map(kind):
-        for item in (kind.key_field, kind.item_field):
-            values = column.keys if item is kind.key_field else column.items
-            for inner, _ in null_where_required(values, item, f"{path}.{item.name}"):
-                yield inner, 0
+        for item, values in ((kind.key_field, column.keys), (kind.item_field, column.items)):
+            # The children of a map are whole even where it is a slice; its offsets are not.
+            as_list = pa.ListArray.from_arrays(column.offsets, values)
+            for inner, row in null_where_required(as_list.flatten(), item, f"{path}.{item.name}"):
+                yield inner, pc.list_parent_indices(as_list)[row].as_py()
     elif pa.types.is_list(kind):
         parents = pc.list_parent_indices(column)
         for inner, row in null_where_required(column.flatten(), kind.value_field, f"{path}.{kind.value_field.name}"):
@@ -206,11 +238,7 @@ def _widens(have: pa.DataType, want: pa.DataType) -> bool:  # noqa: PLR0911 - on
     if types.is_floating(want):
         return types.is_floating(have) and have.bit_width <= want.bit_width
     if types.is_decimal(want):
-        return (
-            types.is_decimal(have)
-            and have.scale <= want.scale
-            and have.precision - have.scale <= want.precision - want.scale
-        )
+        return types.is_decimal(have) and have.scale <= want.scale and have.precision - have.scale <= want.precision - want.scale
     if types.is_timestamp(want):
         return types.is_timestamp(have) and (have.tz is None) == (want.tz is None)
     if types.is_time(want) or types.is_date(want):

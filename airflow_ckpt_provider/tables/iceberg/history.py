@@ -92,6 +92,33 @@ def memory_of(metadata: TableMetadata, stream: str) -> Memory | None:
         ) from error
 
 
+def recall(metadata: TableMetadata, group_id: str) -> Remembered | None:
+    """The commit of this group if any stream remembers it: a task may have been renamed, or many tasks share one commit.
+
+    :raises CorruptObjectError: if somebody edited a property.
+    """
+    streams = [name.removeprefix(PROPERTY_PREFIX) for name in metadata.properties if name.startswith(PROPERTY_PREFIX)]
+    memories = (memory_of(metadata, stream) for stream in streams)
+    return next((found for memory in memories if memory and (found := memory.find(group_id))), None)
+
+
+def begin_memory(lineage: Lineage) -> Memory:
+    """What a stream remembers before its first commit.
+
+    Decision: a stream without a property may have lost it, removed by somebody who tidied up. So it claims to be complete only
+    as far back as the lineage reaches, and takes up the commits of all streams that are found there.
+    """
+    found = [
+        Remembered(group_id, snapshot.snapshot_id, snapshot.timestamp_ms, snapshot.sequence_number or 0)
+        for snapshot in reversed(lineage.snapshots.values())
+        if snapshot.summary and (group_id := snapshot.summary[SUMMARY_GROUP])
+    ]
+    memory = Memory(lineage.reaches, ())
+    for commit in found:
+        memory = memory.adding(commit)
+    return memory
+
+
 class Lineage(NamedTuple):
     """The ancestors of a branch's head that are still there, and how far back they reach.
 
@@ -114,7 +141,7 @@ def lineage_of(metadata: TableMetadata, branch: str) -> Lineage:
         parent = snapshot.parent_snapshot_id
         snapshot = by_id.get(parent) if parent is not None else None
     if not found:
-        return Lineage(found, metadata.last_sequence_number)
+        return Lineage(found, metadata.last_sequence_number)  # type: ignore[union-attr]  # version 1 is refused on loading
     # Expiry removes the parent of the oldest survivor, or only its id from it: what came before it is not known.
     oldest = next(reversed(found.values()))
     return Lineage(found, (oldest.sequence_number or 1) - 1)

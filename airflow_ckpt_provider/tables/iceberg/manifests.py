@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import JsonObject, Part
+from airflow_ckpt_provider.checkpoint.documents import Part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestFile
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
+
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject
 
 #: Iceberg's format version of everything that is written here.
 FORMAT_VERSION = 2

@@ -6,7 +6,8 @@ by it once, so that the cost does not grow with the number of partitions.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import itertools
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -55,12 +56,13 @@ class Partitioner:
         bounds = np.flatnonzero(np.diff(codes[order])) + 1
         starts = [0, *bounds.tolist(), rows.num_rows]
         ordered = rows if len(starts) == 2 else rows.take(order)
-        for start, stop in zip(starts[:-1], starts[1:], strict=True):
+        for start, stop in itertools.pairwise(starts):
             row = order[start]
             yield self._partition([values[indices[row]] for indices, values in encoded]), ordered.slice(start, stop - start)
 
-    def _encode(self, field: PartitionField, rows: pa.Table) -> tuple[object, list[object]]:
+    def _encode(self, field: PartitionField, rows: pa.Table) -> tuple[Any, list[object]]:
         import numpy as np
+        import pyarrow as pa
         from pyiceberg.transforms import VoidTransform
 
         if isinstance(field.transform, VoidTransform):
@@ -68,6 +70,8 @@ class Partitioner:
         source = self._schema.find_field(field.source_id)
         values = field.transform.pyarrow_transform(source.field_type)(self._column(field.source_id, rows))
         encoded = values.combine_chunks() if hasattr(values, "combine_chunks") else values
+        if isinstance(encoded.type, pa.BaseExtensionType):
+            encoded = encoded.storage  # UUIDs, which Arrow cannot encode
         encoded = encoded.dictionary_encode(null_encoding="encode")
         return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
 
@@ -103,7 +107,8 @@ class Partitioner:
         if known is None:
             record = Record(
                 *(
-                    partition_record_value(field, value, self._schema)
+                    # What bucket and the time transforms make is an integer already, whatever the source's type is.
+                    value if isinstance(value, int) else partition_record_value(field, value, self._schema)
                     for field, value in zip(self._spec.fields, values, strict=True)
                 )
             )

@@ -6,6 +6,7 @@ open, and the counts of NaN values, without which a later ``delete("f <= 10")`` 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 #: Files open at the same time in one split, locally and in object storage (where each holds a part of some MiB).
 _OPEN_LOCAL, _OPEN_REMOTE = 256, 32
+
+#: A column gets a dictionary unless more than this share of its first values are distinct.
+_SAMPLE_ROWS, _DISTINCT_SHARE = 65_536, 0.2
 
 
 class RollingFiles:
@@ -48,9 +52,8 @@ class RollingFiles:
         self._properties = properties
         self._stem = stem
         self._numbers = itertools.count()
-        self._target = property_as_int(
-            properties, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
-        )
+        default = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
+        self._target = property_as_int(properties, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, default) or default
         self._open: dict[Any, _OpenDataFile] = {}
         self._limit = _OPEN_LOCAL if "://" not in locations.data_path or locations.data_path.startswith("file:") else _OPEN_REMOTE
         self.closed: list[DataFile] = []
@@ -105,7 +108,8 @@ class _OpenDataFile:
         self._spec_id = spec_id
         self._partition = partition
         self._measured = _measured(output)
-        self._writer = FileFormatFactory.get(FileFormat.PARQUET).create_writer(self._measured, schema, properties)
+        self._schema = schema
+        self._writer: Any = FileFormatFactory.get(FileFormat.PARQUET).create_writer(self._measured, schema, properties)
         self._rows = 0
         self._nans: dict[int, int] = {}
 
@@ -116,6 +120,9 @@ class _OpenDataFile:
         return stream.tell() if stream is not None else 0
 
     def write(self, rows: pa.Table) -> None:
+        if not self._rows:
+            # pyiceberg has no table property for it, and hands its settings to the Parquet writer at the first write.
+            self._writer._parquet_writer_kwargs["use_dictionary"] = dictionary_columns(rows, self._schema)  # noqa: SLF001
         self._writer.write(rows)
         self._rows += rows.num_rows
         for field_id, count in nan_counts(rows):
@@ -142,6 +149,9 @@ class _OpenDataFile:
         )
 
     def abandon(self) -> None:
+        # Not only the stream: a Parquet writer without one fails in its finaliser. What went wrong first is what matters.
+        with contextlib.suppress(Exception):
+            self._writer.close()
         stream = self._measured.stream
         if stream is not None:
             stream.close()
@@ -170,6 +180,26 @@ def _measured(output: OutputFile) -> Any:  # noqa: ANN401 - a subclass of a clas
     return Measured(output.location)
 
 
+def dictionary_columns(rows: pa.Table, schema: Schema) -> list[str]:
+    """Parquet paths of the columns that are written with a dictionary, judged by the first rows of a file.
+
+    Where most values differ, a dictionary is built in every row group only to outgrow its limit and be given up, which
+    takes a quarter of the writing time and makes the file larger. Few rows, and nested columns, are not judged.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyiceberg.io.pyarrow import parquet_path_to_id_mapping
+
+    sample = rows.slice(0, _SAMPLE_ROWS)
+    varied = set()
+    if sample.num_rows == _SAMPLE_ROWS:
+        for name, column in zip(sample.column_names, sample.columns, strict=True):
+            judged = not pa.types.is_nested(column.type) and not isinstance(column.type, pa.BaseExtensionType)
+            if judged and pc.count_distinct(column).as_py() > _SAMPLE_ROWS * _DISTINCT_SHARE:
+                varied.add(name)
+    return [path for path in parquet_path_to_id_mapping(schema) if path not in varied]
+
+
 def nan_counts(rows: pa.Table) -> Iterator[tuple[int, int]]:
     """Field id and number of NaN values of each floating-point column, also inside structs."""
     for field, column in zip(rows.schema, rows.columns, strict=True):
@@ -189,12 +219,11 @@ def _nan_counts(field: pa.Field, column: pa.ChunkedArray) -> Iterator[tuple[int,
     elif pa.types.is_list(field.type) and _holds_floats(field.type.value_type):
         yield from _nan_counts(field.type.value_field, pc.list_flatten(column))
     elif pa.types.is_map(field.type) and (_holds_floats(field.type.key_type) or _holds_floats(field.type.item_type)):
-        for item, values in (
-            (field.type.key_field, [chunk.keys for chunk in column.chunks]),
-            (field.type.item_field, [chunk.items for chunk in column.chunks]),
-        ):
+        for item, name in ((field.type.key_field, "keys"), (field.type.item_field, "items")):
             if _holds_floats(item.type):
-                yield from _nan_counts(item, pa.chunked_array(values, type=item.type))
+                # The children of a map are whole even where it is a slice; its offsets are not.
+                lists = [pa.ListArray.from_arrays(chunk.offsets, getattr(chunk, name)) for chunk in column.chunks]
+                yield from _nan_counts(item, pa.chunked_array([one.flatten() for one in lists], type=item.type))
 
 
 def _holds_floats(kind: pa.DataType) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import Group, JsonObject, Seal, StagedFile, TableBinding, fingerprint
+from airflow_ckpt_provider.checkpoint.documents import TableBinding, fingerprint
 from airflow_ckpt_provider.checkpoint.location import refuse_credentials
 from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
     RetryableError,
+    RolledBackError,
     RowCountError,
     SchemaMismatchError,
     StagedFileMissingError,
@@ -19,10 +21,8 @@ from airflow_ckpt_provider.exceptions import (
 )
 from airflow_ckpt_provider.tables.iceberg.commit import Commit, commit_once, find
 from airflow_ckpt_provider.tables.iceberg.fit import differences, require_fit, write_schema
-from airflow_ckpt_provider.tables.iceberg.history import lineage_of, snapshot_id_of
 from airflow_ckpt_provider.tables.iceberg.manifests import FORMAT_VERSION, StagedManifest
 from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter
-from airflow_ckpt_provider.tables.protocol import Landed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
+
+    from airflow_ckpt_provider.checkpoint.documents import Group, JsonObject, Seal, StagedFile
+    from airflow_ckpt_provider.tables.protocol import Landed
 
 #: Stored in the header and in references.
 FORMAT = "iceberg"
@@ -105,7 +108,7 @@ class IcebergTarget:
 
     def horizon(self) -> int:
         """The table's last sequence number."""
-        return self.load().metadata.last_sequence_number
+        return self.load().metadata.last_sequence_number  # type: ignore[union-attr]  # version 1 is refused on loading
 
     def check_fit(self, schema: pa.Schema) -> None:
         """Refuse rows of ``schema``, listing every difference."""
@@ -145,14 +148,18 @@ class IcebergTarget:
         """Look for the commit of ``group`` in the table's history."""
         return find(self.load_bound(binding), Commit(group, binding.branch, self._stream, ()))
 
-    def landed_earlier(self, group_ids: Iterable[str], branch: str, table: Table) -> str | None:
-        """The first of these groups whose snapshot is in the branch's lineage."""
-        snapshots = lineage_of(table.metadata, branch).snapshots
-        return next((group_id for group_id in group_ids if snapshot_id_of(group_id) in snapshots), None)
+    def landed_earlier(self, groups: Iterable[Group], branch: str, table: Table) -> str | None:
+        """Id of the first of these groups whose rows are in the table; one that was rolled back has none there.
 
-    def commit(
-        self, group: Group, binding: TableBinding, seals: Sequence[Seal], before_swap: Callable[[Table], None]
-    ) -> Landed:
+        :raises HistoryExpiredError: if the history that could tell is gone (I10).
+        """
+        for group in groups:
+            with contextlib.suppress(RolledBackError):
+                if find(table, Commit(group, branch, self._stream, ())) is not None:
+                    return group.id
+        return None
+
+    def commit(self, group: Group, binding: TableBinding, seals: Sequence[Seal], before_swap: Callable[[Table], None]) -> Landed:
         """Land all staged manifests of ``group`` in one snapshot, once.
 
         :param before_swap: last checks of the caller on the very base that the swap is made on; raises to stop.
@@ -180,9 +187,9 @@ class IcebergTarget:
         bad = [path for (path, size), found in zip(wanted, sizes, strict=True) if found != size]
         if bad:
             raise StagedFileMissingError(
-                f"{len(bad)} of {len(wanted)} staged files of {self.identifier} are gone or damaged, for instance {bad[0]}. Nothing "
-                "was committed. Something deletes files that no snapshot references yet, such as an orphan clean-up with too short "
-                'a retention. Stop it, then redo the write with the configuration {"checkpoint": "restart"}.'
+                f"{len(bad)} of {len(wanted)} staged files of {self.identifier} are gone or damaged, for instance {bad[0]}. "
+                "Nothing was committed. Something deletes files that no snapshot references yet, such as an orphan clean-up with "
+                'too short a retention. Stop it, then redo the write with the configuration {"checkpoint": "restart"}.'
             )
 
 
