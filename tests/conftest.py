@@ -14,3 +14,5 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 for name in [name for name in os.environ if name.startswith(("AWS_", "AIRFLOW_CONN_", "SPARK_"))]:
     del os.environ[name]
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
+
+pytest_plugins = ["support.dags", "support.s3"]

@@ -6,13 +6,12 @@ scenario of the protocol takes milliseconds. Tests of Spark and Airflow use the 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import load_catalog
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestampType
 
@@ -27,8 +26,10 @@ from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from pyiceberg.catalog import Catalog
+    from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.table import Table
 
     from airflow_ckpt_provider.tables.groups import Settled
@@ -70,10 +71,10 @@ class World:
 
     @property
     def catalog(self) -> Catalog:
-        """The catalog, opened anew, as another process would."""
+        """The catalog, opened anew, as another process would. A SQL catalog knows its tables by its name: the connection id."""
         (self.root / "warehouse").mkdir(exist_ok=True)
         return load_catalog(
-            "world", type="sql", uri=f"sqlite:///{self.root}/catalog.db", warehouse=f"file://{self.root}/warehouse"
+            "iceberg_default", type="sql", uri=f"sqlite:///{self.root}/catalog.db", warehouse=f"file://{self.root}/warehouse"
         )
 
     def create_table(
@@ -84,7 +85,7 @@ class World:
         properties: dict[str, str] | None = None,
     ) -> Table:
         catalog = self.catalog
-        catalog.create_namespace_if_not_exists(name.split(".")[0])
+        catalog.create_namespace_if_not_exists(name.split(".", maxsplit=1)[0])
         return catalog.create_table(name, schema, partition_spec=spec, properties=properties or {})
 
     def table(self, name: str = "shop.orders") -> Table:

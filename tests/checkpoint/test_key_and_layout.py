@@ -1,0 +1,89 @@
+"""Keys, and the names of objects and files that follow from them. Renaming anything breaks checkpoints under way."""
+
+from __future__ import annotations
+
+import pytest
+from support.samples import KEY
+
+from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, generation_of, id_of
+from airflow_ckpt_provider.exceptions import InvalidInputError
+
+
+@pytest.mark.parametrize("value", ["", " ", "\t", "\n", " key", "key ", "key\n"])
+def test_an_empty_or_padded_key_is_refused_with_a_hint_at_the_template(value):
+    with pytest.raises(InvalidInputError, match="template"):
+        IdempotenceKey(value)
+
+
+@pytest.mark.parametrize("letter", ["\x00", "\x01", "\x1f", "\x7f", "\n", "\t", "\r"])
+def test_a_key_with_a_control_character_inside_is_refused(letter):
+    with pytest.raises(InvalidInputError, match="control"):
+        IdempotenceKey(f"a{letter}b")
+
+
+def test_a_key_of_512_characters_is_the_longest():
+    assert IdempotenceKey("k" * 512).value == "k" * 512
+    with pytest.raises(InvalidInputError, match=r"513 characters.*512"):
+        IdempotenceKey("k" * 513)
+
+
+@pytest.mark.parametrize(
+    "value", ["a", "a b", "dag/task/run/-1", "run__2026-01-01T00:00:00+00:00", "schlüssel", "鍵", "a/../b", "%2F"]
+)
+def test_any_other_text_is_a_key_and_is_kept_as_it_is(value):
+    assert str(IdempotenceKey(value)) == value
+
+
+def test_keys_that_differ_have_folders_that_differ_and_no_key_leaves_its_own():
+    values = ["a", "A", "a ", "a/../b", "ä", "a\u0308"]
+    hashes = {IdempotenceKey(value.strip() + "x").hash for value in values}
+    assert len(hashes) == len({value.strip() for value in values})
+    assert all(len(name) == 20 and set(name) <= set("0123456789abcdef") for name in hashes)
+
+
+def test_the_names_of_all_objects_are_these():
+    paths = CheckpointPaths(KEY.hash, 3)
+    assert KEY.hash == "0db41be169d84ccf06af"
+    root = "0db41be169d84ccf06af/g3/"
+    assert paths.root == root
+    assert {
+        "header": paths.header,
+        "plan": paths.plan,
+        "attempts": paths.attempts,
+        "attempt": paths.attempt("a1b2c3d4e5f6"),
+        "staged folder": paths.staged_folder,
+        "staged": paths.staged("000012"),
+        "seal": paths.seal,
+        "group": paths.group,
+        "commit": paths.commit,
+        "discard": paths.discard,
+    } == {
+        "header": f"{root}header.json",
+        "plan": f"{root}plan.json.zst",
+        "attempts": f"{root}attempts/",
+        "attempt": f"{root}attempts/a1b2c3d4e5f6.json",
+        "staged folder": f"{root}staged/",
+        "staged": f"{root}staged/000012.json",
+        "seal": f"{root}seal.json",
+        "group": f"{root}group.json",
+        "commit": f"{root}commit.json",
+        "discard": f"{root}discard.json",
+    }
+
+
+def test_the_name_of_every_file_tells_key_generation_split_and_attempt():
+    stem = CheckpointPaths(KEY.hash, 3).file_stem("000012", "a1b2c3d4e5f6.7")
+    assert stem == "ckpt-0db41be169d84ccf06af-g3-s000012-a1b2c3d4e5f6.7"
+
+
+@pytest.mark.parametrize(
+    ("name", "generation"),
+    [("ab12/g1/header.json", 1), ("ab12/g10/x", 10), ("ab12/g0/x", None), ("ab12/gx/x", None), ("ab12/g1", None), ("README", None)],
+)
+def test_the_generation_is_read_from_a_name_and_other_names_have_none(name, generation):
+    assert generation_of(name) == generation
+
+
+def test_the_id_is_read_from_a_name():
+    assert id_of("ab12/g1/staged/000012.json") == "000012"

@@ -1,0 +1,91 @@
+"""The checkpoint reference in XCom: other people's DAGs read it, so its members are a contract."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from support.samples import HEADER, SAMPLES
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.key import MAX_KEY_LENGTH
+from airflow_ckpt_provider.checkpoint.reference import CommitFacts, Reference, pointers, reference, resolve
+from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+from airflow_ckpt_provider.exceptions import CheckpointMissingError, InvalidInputError
+
+SEAL = SAMPLES["seal.json"]
+
+
+@pytest.fixture
+def store(tmp_path):
+    return CheckpointStore.at(str(tmp_path))
+
+
+def test_a_reference_holds_these_members_and_no_others(store):
+    pointer = reference(Checkpoint.create(store, HEADER), SEAL, State.SEALED, recovered=3, written=1)
+    assert pointer == {
+        "idempotence_key": HEADER.key,
+        "generation": 1,
+        "store": store.uri,
+        "checkpoint_conn_id": "checkpoint_default",
+        "table": "shop.orders",
+        "format": "iceberg",
+        "mode": "append",
+        "state": "sealed",
+        "map_index": -1,
+        "splits": {"total": 1, "recovered": 3, "written": 1},
+        "rows": 250,
+        "bytes": 2048,
+        "files": 1,
+    }
+    assert set(Reference.__annotations__) == {*pointer, "commit"}
+    assert set(CommitFacts.__annotations__) == {"snapshot_id", "committed_at", "landed_now"}
+
+
+@pytest.mark.parametrize("letter", ["k", "ü", "鍵", "🔑"])
+def test_a_reference_with_the_longest_key_is_plain_json_below_4_kib(store, letter):
+    header = msgspec.structs.replace(HEADER, key=letter * MAX_KEY_LENGTH)
+    pointer = reference(Checkpoint.create(store, header), SEAL, State.COMMITTED, recovered=10**6, written=10**6)
+    pointer["commit"] = CommitFacts(snapshot_id=2**63 - 1, committed_at="2026-01-01T12:30:15.250000+00:00", landed_now=False)
+    text = json.dumps(pointer, ensure_ascii=False)
+    assert json.loads(text) == pointer
+    assert len(text.encode()) < 4096
+
+
+def test_a_reference_leads_back_to_its_own_generation(store):
+    first = Checkpoint.create(store, HEADER)
+    Checkpoint.create(store, msgspec.structs.replace(HEADER, generation=2))
+    pointer = reference(first, SEAL, State.SEALED, recovered=0, written=1)
+    assert resolve(store, pointer).header == first.header
+    assert resolve(store, HEADER.key).header.generation == 2
+
+
+def test_a_key_that_nobody_used_leads_nowhere_yet(store):
+    assert resolve(store, "unknown") is None
+
+
+def test_a_reference_to_what_is_not_there_is_an_error_that_names_the_key(store):
+    pointer = reference(Checkpoint.create(store, HEADER), SEAL, State.SEALED, recovered=0, written=1)
+    with pytest.raises(CheckpointMissingError, match="generation 9"):
+        resolve(store, pointer | {"generation": 9})
+
+
+def test_a_reference_into_another_store_is_refused(store, tmp_path):
+    pointer = reference(Checkpoint.create(store, HEADER), SEAL, State.SEALED, recovered=0, written=1)
+    with pytest.raises(InvalidInputError, match=r"points to the store .*opens .*other"):
+        resolve(CheckpointStore.at(str(tmp_path / "other")), pointer)
+
+
+def test_one_reference_a_list_of_them_and_bare_keys_are_told_apart(store):
+    pointer = reference(Checkpoint.create(store, HEADER), SEAL, State.SEALED, recovered=0, written=1)
+    assert pointers(pointer) == ([pointer], False)
+    assert pointers("key") == (["key"], False)
+    assert pointers([pointer, "key"]) == ([pointer, "key"], True)
+    assert pointers(item for item in (pointer,)) == ([pointer], True)
+
+
+@pytest.mark.parametrize("value", [None, 7, [], [None], {}, {"idempotence_key": "k"}, [["nested"]], "", " padded "])
+def test_what_is_neither_a_reference_nor_a_key_is_refused(value):
+    with pytest.raises(InvalidInputError):
+        pointers(value)

@@ -1,0 +1,197 @@
+"""Numbered effects: everything a process does that another one can see, counted where third-party code does it.
+
+An effect is a put or delete in the object store, the creation, closing or removal of a file through pyiceberg's file
+system, or a commit in the catalog; each counts twice, before and after. Product code has no hooks for this: whatever new
+object or file it writes joins the count by itself. All processes of a run share one ledger, whose line number is the
+effect's number; the process that writes the fatal line stops there: killed for good, or suspended like a process on a
+machine that hangs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import importlib.abc
+import importlib.util
+import os
+import re
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+#: What a process is told by its environment, where nobody can hand it an ``Effects``: a Python worker of Spark.
+LEDGER, FATAL, DRIVER = "EFFECTS_LEDGER", "EFFECTS_FATAL", "EFFECTS_DRIVER"
+
+_STEM = re.compile(r"ckpt-[0-9a-f]+-g(\d+)-s(\w+?)-[0-9a-f]+\.\w+")
+
+
+@dataclass(frozen=True)
+class Effects:
+    """The effects of one run.
+
+    :param ledger: file that all processes of the run append to.
+    :param fatal: the effect at which the process stops: its number; or, where the order is not the same in each run, its name
+        and how many of that name there must have been, as in ``after close manifest#3``; empty or 0 for never.
+    :param how: ``SIGKILL`` or ``SIGSTOP``.
+    :param driver: process that is killed too, 0 for none.
+    """
+
+    ledger: Path
+    fatal: int | str = 0
+    how: signal.Signals = signal.SIGKILL
+    driver: int = 0
+
+    @classmethod
+    def of_environment(cls) -> Effects:
+        return cls(Path(os.environ[LEDGER]), os.environ.get(FATAL, ""), driver=int(os.environ.get(DRIVER, "0")))
+
+    def happen(self, name: str) -> None:
+        """Count one effect; does not return if it is the fatal one."""
+        with self.ledger.open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            before = [line.split(" ", 1)[1].rstrip() for line in file]
+            file.write(f"{os.getpid()} {name}\n")
+        if self._is_fatal(before, name):
+            if self.driver:
+                os.kill(self.driver, self.how)
+            os.kill(os.getpid(), self.how)
+
+    def _is_fatal(self, before: list[str], name: str) -> bool:
+        if isinstance(self.fatal, int):
+            return len(before) + 1 == self.fatal
+        start, _, count = self.fatal.partition("#")
+        return bool(start) and name.startswith(start) and sum(one.startswith(start) for one in before) + 1 == int(count)
+
+    def around(self, name: str, call: Callable[[], Any]) -> Any:
+        self.happen(f"before {name}")
+        result = call()
+        self.happen(f"after {name}")
+        return result
+
+
+def names_in(ledger: Path) -> list[str]:
+    """Names of the effects that happened, in their order."""
+    return [line.split(" ", 1)[1] for line in ledger.read_text().splitlines()] if ledger.exists() else []
+
+
+def install(effects: Effects) -> None:
+    """Count from now on in this process, also in modules that are imported later."""
+    waiting = dict(_PATCHES)
+    for name in list(waiting):
+        if name in sys.modules:
+            waiting.pop(name)(sys.modules[name], effects)
+    sys.meta_path.insert(0, _Hook(waiting, effects))
+
+
+class _Hook(importlib.abc.MetaPathFinder):
+    """Patches a module right after its import."""
+
+    def __init__(self, waiting: dict[str, Callable[[ModuleType, Effects], None]], effects: Effects) -> None:
+        self._waiting = waiting
+        self._effects = effects
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        patch = self._waiting.pop(fullname, None)
+        if patch is None:
+            return None
+        spec = importlib.util.find_spec(fullname)
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            patch(module, self._effects)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def _patch_store(obstore: ModuleType, effects: Effects) -> None:
+    for name in ("put", "delete", "copy", "rename"):
+        original = getattr(obstore, name)
+
+        @functools.wraps(original)
+        def counted(store: Any, path: Any, *args: Any, _name: str = name, _original: Any = original, **kwargs: Any) -> Any:
+            return effects.around(f"{_name} {_object(path)}", lambda: _original(store, path, *args, **kwargs))
+
+        setattr(obstore, name, counted)
+
+
+def _patch_files(pyarrow_io: ModuleType, effects: Effects) -> None:
+    create, delete = pyarrow_io.PyArrowFile.create, pyarrow_io.PyArrowFileIO.delete
+
+    def counted_create(self: Any, overwrite: bool = False) -> _CountedFile:
+        return _CountedFile(effects.around(f"create {_file(self.location)}", lambda: create(self, overwrite)), self.location, effects)
+
+    def counted_delete(self: Any, location: Any) -> None:
+        path = location if isinstance(location, str) else location.location
+        effects.around(f"remove {_file(path)}", lambda: delete(self, location))
+
+    pyarrow_io.PyArrowFile.create, pyarrow_io.PyArrowFileIO.delete = counted_create, counted_delete
+
+
+def _patch_catalog(sql: ModuleType, effects: Effects) -> None:
+    commit_table = sql.SqlCatalog.commit_table
+
+    def counted(self: Any, table: Any, requirements: Any, updates: Any) -> Any:
+        return effects.around("commit of the table", lambda: commit_table(self, table, requirements, updates))
+
+    sql.SqlCatalog.commit_table = counted
+
+
+#: Where effects happen, by the module that makes them happen.
+_PATCHES: dict[str, Callable[[ModuleType, Effects], None]] = {
+    "obstore": _patch_store,
+    "pyiceberg.io.pyarrow": _patch_files,
+    "pyiceberg.catalog.sql": _patch_catalog,
+}
+
+
+class _CountedFile:
+    """An output stream whose closing counts."""
+
+    def __init__(self, stream: Any, location: str, effects: Effects) -> None:
+        self._stream = stream
+        self._location = location
+        self._effects = effects
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __enter__(self) -> _CountedFile:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if not self._stream.closed:
+            self._effects.around(f"close {_file(self._location)}", self._stream.close)
+
+
+def _object(path: Any) -> str:
+    """Name of a store object without its key: ``g1/staged/000001.json``."""
+    if not isinstance(path, str):
+        return ", ".join(map(_object, path))
+    folders = path.split("/")[1:]
+    return "/".join([*folders[:-1], "<id>.json"]) if "attempts" in folders else "/".join(folders)
+
+
+def _file(location: str) -> str:
+    """What a file is, and of which split: names hold random ids, which would hide that two runs do the same."""
+    name = location.rsplit("/", 1)[-1]
+    kind = (
+        "metadata" if name.endswith(".metadata.json")
+        else "manifest list" if name.startswith("snap-")
+        else "manifest" if name.endswith(".avro")
+        else "data file" if name.endswith(".parquet")
+        else name
+    )  # fmt: skip
+    match = _STEM.match(name)
+    return f"{kind} of g{match[1]}/{match[2]}" if match else kind

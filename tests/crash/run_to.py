@@ -1,0 +1,158 @@
+"""A process that has everything imported and forks one child for each run, so that a crash point costs a fork and not a start.
+
+Requests come as JSON lines on standard input and answers go as JSON lines to standard output. The parent never opens a
+store, a file or a catalog: Arrow's and obstore's threads do not survive a fork.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+import fsspec.implementations.local
+import fsspec.utils
+import pyiceberg.catalog.sql
+import pyiceberg.io.pyarrow
+import pyiceberg.table  # noqa: F401 - with those above: what a run would import
+import sqlalchemy.dialects.sqlite  # noqa: F401 - as above
+from crash.effects import Effects, install
+from support.world import World, rows
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.sources import Files
+from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.tables.iceberg import commit, partitions, rolling, writer  # noqa: F401 - as above
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+    from airflow_ckpt_provider.spark.attempt import WriteRequest
+
+
+def marked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A transform that shows in the rows that it ran."""
+    import pyarrow as pa
+
+    index = batch.schema.get_field_index("kind")
+    return batch.set_column(index, "kind", pa.array(["marked"] * batch.num_rows))
+
+
+def request_of(world: World, facts: dict[str, Any]) -> WriteRequest:
+    """The write that a JSON request describes; ``input`` is a glob in the world's input folder."""
+    changes = {name: facts[name] for name in ("on_change", "restart_token") if name in facts}
+    if facts.get("marked"):
+        changes["transform"] = marked
+    return world.request(
+        facts.get("key", "orders"), source=Files(f"{world.input}/{facts.get('input', '*.parquet')}", max_split_bytes=1), **changes
+    )
+
+
+def write(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Stage all writes, then commit them together: a whole DAG run."""
+    attempts = [world.stage(request_of(world, facts)) for facts in writes]
+    return _settled(groups.commit([attempt.checkpoint for attempt in attempts], world.target()))
+
+
+def stage(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"state": world.stage(request_of(world, facts)).state} for facts in writes]
+
+
+def land(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Commit what was staged before, by key and generation, as a commit task does."""
+    found = [Checkpoint.at(world.store, IdempotenceKey(facts["key"]), facts.get("generation", 1)) for facts in writes]
+    return _settled(groups.commit(found, world.target()))
+
+
+def append(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What another writer does, who knows nothing of checkpoints: pyiceberg's own append."""
+    schema = world.table().schema().as_arrow()
+    for facts in writes:
+        world.table().append(rows(facts["start"], facts["count"]).cast(schema))
+    return []
+
+
+_WORK: dict[str, Callable[[World, list[dict[str, Any]]], list[dict[str, Any]]]] = {
+    "write": write,
+    "stage": stage,
+    "land": land,
+    "append": append,
+}
+
+
+def _settled(found: list[groups.Settled]) -> list[dict[str, Any]]:
+    return [
+        {"key": one.checkpoint.key.value, "snapshot_id": one.commit.snapshot_id, "landed_now": one.landed_now} for one in found
+    ]
+
+
+def _child(job: dict[str, Any], gate: int | None) -> None:
+    """Run one job and leave its outcome in a file; never returns to the parent's loop."""
+    outcome: dict[str, Any]
+    try:
+        world = World(Path(job["root"]))
+        if gate is not None:
+            os.read(gate, 1)
+        install(Effects(Path(job["ledger"]), job["fatal"], signal.Signals[job["how"]]))
+        outcome = {"result": _WORK[job["do"]](world, job["writes"])}
+    except Exception as error:  # noqa: BLE001 - the test that asked decides what it means
+        outcome = {"error": type(error).__name__, "message": str(error), "traceback": traceback.format_exc()}
+    Path(job["outcome"]).write_text(json.dumps(outcome))
+    os._exit(0)
+
+
+def _fork(job: dict[str, Any], gate: tuple[int, int] | None = None) -> int:
+    pid = os.fork()
+    if pid == 0:
+        if gate is not None:
+            os.close(gate[1])
+        _child(job, gate[0] if gate else None)
+    return pid
+
+
+def _wait(pid: int) -> dict[str, Any]:
+    """Until the process has ended or is suspended."""
+    _, status = os.waitpid(pid, os.WUNTRACED)
+    if os.WIFSTOPPED(status):
+        return {"pid": pid, "suspended": True}
+    return {"pid": pid, "suspended": False, "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0}
+
+
+def _together(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Run jobs at the same time: all of them wait at a pipe that is closed when all are there."""
+    gate = os.pipe()
+    pids = [_fork(job, gate) for job in jobs]
+    os.close(gate[0])
+    os.close(gate[1])
+    return [_wait(pid) for pid in pids]
+
+
+def _continued(pid: int) -> dict[str, Any]:
+    os.kill(pid, signal.SIGCONT)
+    return _wait(pid)
+
+
+def main() -> None:
+    gc.freeze()
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "together" in request:
+            answer: Any = _together(request["together"])
+        elif "continue" in request:
+            answer = _continued(request["continue"])
+        else:
+            answer = _wait(_fork(request["run"]))
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

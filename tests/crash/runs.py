@@ -1,0 +1,120 @@
+"""Runs in processes of their own, as the tests see them: started, killed or suspended at an effect, continued, ended."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crash.effects import names_in
+
+if TYPE_CHECKING:
+    from support.world import World
+
+_TESTS = Path(__file__).resolve().parents[1]
+
+
+@dataclass
+class Run:
+    """One run: how it ended so far, which effects it had, and what it returned or raised."""
+
+    pid: int
+    ledger: Path
+    outcome: Path
+    suspended: bool
+    signal: int = 0
+
+    @property
+    def effects(self) -> list[str]:
+        return names_in(self.ledger)
+
+    @property
+    def found(self) -> dict[str, Any]:
+        return json.loads(self.outcome.read_text()) if self.outcome.exists() else {}
+
+    @property
+    def error(self) -> str | None:
+        return self.found.get("error")
+
+    @property
+    def result(self) -> list[dict[str, Any]]:
+        """What the work returned; its error, if it raised one, is the test's."""
+        assert "result" in self.found, self.found.get("traceback", f"ended by signal {self.signal} after {self.effects[-1:]}")
+        return self.found["result"]
+
+    def listing(self) -> str:
+        """The numbered effects, for messages."""
+        return "\n".join(f"{number:4d} {name}" for number, name in enumerate(self.effects, 1))
+
+
+class Runs:
+    """Starts runs by forking a process that has everything imported."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers = itertools.count()
+        self._suspended: set[int] = set()
+        self._process = subprocess.Popen(
+            [sys.executable, str(_TESTS / "crash" / "run_to.py")],
+            env={"PYTHONPATH": f"{_TESTS}:{_TESTS.parent}", "PATH": "/usr/bin:/bin", "HOME": str(folder), "OPENBLAS_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def close(self) -> None:
+        """End the process, and what a failed test left suspended."""
+        for pid in self._suspended:
+            os.kill(pid, signal.SIGKILL)
+        self._process.stdin.close()
+        assert self._process.wait(30) == 0
+        self._process.stdout.close()
+
+    def run(
+        self, world: World, *writes: dict[str, Any], do: str = "write", fatal: int = 0, how: signal.Signals = signal.SIGKILL
+    ) -> Run:
+        """Run until the end, or until the effect number ``fatal``."""
+        job = self._job(world, writes, do, fatal, how)
+        run = _run(job, self._ask({"run": job}))
+        if run.suspended:
+            self._suspended.add(run.pid)
+        return run
+
+    def together(self, *jobs: tuple[World, str, list[dict[str, Any]]]) -> list[Run]:
+        """Run several at the same moment, each in a process of its own, to their ends."""
+        asked = [self._job(world, writes, do, 0, signal.SIGKILL) for world, do, writes in jobs]
+        return [_run(job, answer) for job, answer in zip(asked, self._ask({"together": asked}), strict=True)]
+
+    def resume(self, run: Run) -> None:
+        """Let a suspended run go on to its end."""
+        answer = self._ask({"continue": run.pid})
+        assert not answer["suspended"]
+        self._suspended.discard(run.pid)
+        run.suspended, run.signal = False, answer["signal"]
+
+    def _job(self, world: World, writes: Any, do: str, fatal: int, how: signal.Signals) -> dict[str, Any]:
+        number = next(self._numbers)
+        return {
+            "root": str(world.root),
+            "do": do,
+            "writes": list(writes) or [{}],
+            "fatal": fatal,
+            "how": how.name,
+            "ledger": str(self._folder / f"{number}.ledger"),
+            "outcome": str(self._folder / f"{number}.json"),
+        }
+
+    def _ask(self, request: dict[str, Any]) -> Any:
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+def _run(job: dict[str, Any], answer: dict[str, Any]) -> Run:
+    return Run(answer["pid"], Path(job["ledger"]), Path(job["outcome"]), answer["suspended"], answer.get("signal", 0))

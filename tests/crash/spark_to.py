@@ -1,0 +1,50 @@
+"""A whole write with real Spark, in the driver process that a test kills: stage what is missing, seal, commit."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from crash.effects import DRIVER
+from support.world import World
+
+from airflow_ckpt_provider.exceptions import CheckpointError
+from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
+from airflow_ckpt_provider.spark.stage import StageRun
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.tables.groups import Settled
+
+#: Two splits at a time.
+TARGET = SparkTarget("local[2]", conf={"spark.driver.memory": "512m"})
+
+
+def write(world: World) -> list[Settled]:
+    """What the stage and commit operators do, without Airflow."""
+    attempt = world.attempt()
+    if attempt.commit is None and attempt.checkpoint.sealed() is None:
+        plan = attempt.plan()
+        missing = attempt.missing(plan)
+        if missing:
+            with spark_session(TARGET, "crash") as spark:
+                work = attempt.begin(TARGET.name, 1)
+                StageRun(spark, attempt.checkpoint, work, missing, len(plan.splits) - len(missing)).run(lambda _: None)
+        attempt.seal(plan)
+    return world.commit(attempt)
+
+
+def main(root: str, kill_the_driver: str) -> None:
+    if kill_the_driver == "driver too":
+        os.environ[DRIVER] = str(os.getpid())
+    try:
+        write(World(Path(root)))
+    except CheckpointError as error:
+        print(json.dumps({"error": type(error).__name__, "message": str(error)}))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,96 @@
+"""``airflow tasks test`` from a terminal: a second call resumes the first."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import textwrap
+
+import pytest
+from support.live_airflow import AIRFLOW, airflow_environment
+from support.world import World
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+
+pytestmark = [pytest.mark.airflow, pytest.mark.spark]
+
+DAG_FILE = """
+    from datetime import datetime
+    from pathlib import Path
+
+    from airflow.sdk import DAG
+    from airflow_ckpt_provider.operators.iceberg import CheckpointedIcebergWriteOperator
+    from airflow_ckpt_provider.sources import Files
+    from beside import BROKEN
+
+
+    def breaks_once(batch):
+        if batch["id"][0].as_py() == 300 and not Path(BROKEN).exists():
+            Path(BROKEN).touch()
+            raise ValueError("no luck today")
+        return batch
+
+
+    with DAG("terminal", schedule=None, start_date=datetime(2026, 1, 1)):
+        CheckpointedIcebergWriteOperator(
+            task_id="stage",
+            table="shop.orders",
+            source=Files("{input}/*.parquet", max_split_bytes=1),
+            transform=breaks_once,
+        )
+"""
+
+
+@pytest.fixture
+def terminal(tmp_path):
+    world = World(tmp_path)
+    world.create_table()
+    world.put_files(files=4)
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    (dags / "terminal.py").write_text(textwrap.dedent(DAG_FILE).format(input=world.input))
+    (dags / "beside.py").write_text(f"BROKEN = {str(tmp_path / 'broken')!r}\n")
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    environment = airflow_environment(
+        tmp_path / "home",
+        dags,
+        AIRFLOW_CONN_ICEBERG_DEFAULT=json.dumps({"conn_type": "iceberg", "extra": catalog}),
+        AIRFLOW_CONN_CHECKPOINT_DEFAULT=json.dumps({"conn_type": "checkpoint", "host": f"file://{tmp_path}/store"}),
+        AIRFLOW_CONN_SPARK_DEFAULT=json.dumps({"conn_type": "spark", "host": "local[2]"}),
+    )
+    subprocess.run([*AIRFLOW, "db", "migrate"], env=environment, capture_output=True, check=True)
+
+    def tasks_test(*arguments):
+        done = subprocess.run(
+            [*AIRFLOW, "tasks", "test", "terminal", "stage", *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout + done.stderr
+
+    return world, tasks_test
+
+
+@pytest.mark.parametrize(
+    ("arguments", "run"), [(["2026-01-01"], "2026-01-01T00:00:00+00:00"), ([], "adhoc")], ids=["with a date", "without a date"]
+)
+def test_the_second_call_in_a_row_resumes(terminal, arguments, run):
+    world, tasks_test = terminal
+    first = tasks_test(*arguments)
+    assert "no luck today" in first
+    checkpoint = Checkpoint.latest(world.store, IdempotenceKey(f"terminal/stage/{run}/-1"))
+    assert checkpoint is not None, first
+    staged = checkpoint.staged_ids()
+    assert staged
+    assert checkpoint.sealed() is None
+
+    second = tasks_test(*arguments)
+    assert checkpoint.sealed() is not None, second
+    assert checkpoint.sealed().rows == 400
+    writers = {one.split: one.writer.split(".")[0] for one in checkpoint.staged(sorted(checkpoint.staged_ids()))}
+    old, new = [attempt.id for attempt in checkpoint.attempts()]
+    assert {split for split, writer in writers.items() if writer == old} == staged
+    assert {split for split, writer in writers.items() if writer == new} == writers.keys() - staged

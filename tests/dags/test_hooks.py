@@ -1,0 +1,133 @@
+"""Connections: what they open, what they default to, and how each wrong one is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.s3 import SECRET
+
+from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
+from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook, embedded_home, storage_options
+from airflow_ckpt_provider.hooks.spark import spark_target
+from airflow_ckpt_provider.spark.attempt import require_shared_store
+from airflow_ckpt_provider.spark.session import SparkTarget
+
+pytestmark = [
+    pytest.mark.airflow,
+    # Airflow's in-process API server, and what it is built on, warn about each other while connections are read.
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.usefixtures("airflow_database"),
+]
+
+
+@pytest.fixture
+def connect(monkeypatch):
+    def connect(conn_id, **facts):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(facts))
+
+    return connect
+
+
+def test_without_connections_everything_is_below_airflow_home():
+    assert CheckpointHook().get_conn().uri == f"file://{embedded_home()}/store"
+    assert iceberg_catalog().properties["warehouse"] == f"file://{embedded_home()}/warehouse"
+    assert spark_target("spark_default", {}).master == "local[*]"
+
+
+@pytest.mark.parametrize(
+    "opened", [lambda: CheckpointHook("typo"), lambda: iceberg_catalog("typo"), lambda: spark_target("typo", {})]
+)
+def test_a_connection_that_was_named_and_does_not_exist_is_an_error(opened):
+    with pytest.raises(InvalidInputError, match="typo"):
+        getattr(opened(), "get_conn", lambda: None)()
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [lambda: CheckpointHook("wrong").get_conn(), lambda: iceberg_catalog("wrong"), lambda: spark_target("wrong", {})],
+    ids=["checkpoint", "iceberg", "spark"],
+)
+def test_a_connection_of_another_type_is_refused_and_both_types_are_named(connect, opened):
+    connect("wrong", conn_type="postgres", host="somewhere")
+    with pytest.raises(InvalidInputError, match=r"'wrong' is of type 'postgres'; the type (checkpoint|iceberg|spark)"):
+        opened()
+
+
+def test_a_store_connection_opens_s3_with_its_credentials_and_shows_none(connect, s3_bucket):
+    options = s3_bucket.options
+    connect(
+        "lake",
+        conn_type="checkpoint",
+        host=s3_bucket.uri("checkpoints"),
+        login=options["access_key_id"],
+        password=options["secret_access_key"],
+        extra={"endpoint": options["endpoint"], "region": options["region"], "allow_http": True},
+    )
+    hook = CheckpointHook("lake")
+    assert hook.test_connection()[0], hook.test_connection()
+    store = hook.get_conn()
+    assert isinstance(store, CheckpointStore)
+    assert SECRET not in repr(store)
+    assert storage_options("lake")["secret_access_key"] == options["secret_access_key"]
+
+
+def test_a_store_that_cannot_be_reached_says_so(connect):
+    connect(
+        "lake",
+        conn_type="checkpoint",
+        host="s3://nowhere/x",
+        extra={"endpoint": "http://127.0.0.1:9", "allow_http": True, "timeout": "1s"},
+    )
+    good, message = CheckpointHook("lake").test_connection()
+    assert not good
+    assert "s3://nowhere/x" in message
+
+
+@pytest.mark.parametrize(
+    ("facts", "named"),
+    [
+        ({"host": "s3://bucket/x", "extra": {"aws_iam_roles": "x"}}, "aws_iam_roles"),
+        ({"host": ""}, "host"),
+        ({"host": "s3://key:secret@bucket/x"}, "credential"),
+        ({"host": "relative/folder"}, "relative"),
+        ({"host": "ftp://host/x"}, "ftp"),
+    ],
+    ids=["unknown extra", "no host", "credential in the URI", "relative path", "unknown scheme"],
+)
+def test_a_store_connection_that_cannot_work_is_refused(connect, facts, named):
+    connect("lake", conn_type="checkpoint", **facts)
+    with pytest.raises(InvalidInputError, match=named) as caught:
+        CheckpointHook("lake").get_conn()
+    assert "secret@" not in str(caught.value)
+
+
+def test_a_spark_connection_gives_master_queue_and_settings(connect):
+    connect("cluster", conn_type="spark", host="spark://master", port=7077, extra={"queue": "q", "spark.executor.memory": "3g"})
+    target = spark_target("cluster", {"spark.executor.cores": "2"})
+    assert target.master == "spark://master:7077"
+    assert dict(target.conf) == {"spark.executor.memory": "3g", "spark.yarn.queue": "q", "spark.executor.cores": "2"}
+
+
+def test_cluster_deploy_mode_is_refused(connect):
+    connect("cluster", conn_type="spark", host="yarn", extra={"deploy-mode": "cluster"})
+    with pytest.raises(InvalidInputError, match="deploy-mode"):
+        spark_target("cluster", {})
+
+
+def test_a_connect_url_with_its_token_is_not_shown(connect):
+    connect("remote", conn_type="spark_connect", host="sc://host", port=15002, password=SECRET)
+    target = spark_target("remote", {})
+    assert SECRET in target.remote
+    assert SECRET not in repr(target)
+    assert SECRET not in target.name
+
+
+@pytest.mark.parametrize("master", ["spark://10.0.0.7:7077", "yarn", "k8s://https://host"])
+def test_a_local_store_is_refused_for_a_master_elsewhere(tmp_path, master):
+    with pytest.raises(InvalidInputError, match="this machine only"):
+        require_shared_store(CheckpointStore.at(str(tmp_path)), SparkTarget(master=master))
+    require_shared_store(CheckpointStore.at("s3://bucket/x"), SparkTarget(master=master))
+    require_shared_store(CheckpointStore.at(str(tmp_path)), SparkTarget(master="spark://127.0.0.1:7077"))

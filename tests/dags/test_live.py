@@ -1,0 +1,132 @@
+"""A real scheduler, API server and triggerer: a task that is killed with SIGKILL, and one that a user stops."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from support.flights import run_flights
+from support.live_airflow import LiveAirflow
+from support.world import World
+
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(400)]
+
+
+def test_the_flights_example_is_killed_retried_and_lands_every_flight_once(tmp_path):
+    found = run_flights(tmp_path / "home")
+
+    assert found.tries == ["failed", "success"]
+    assert found.recovered >= 4
+    assert found.recovered + found.written == found.splits == 12
+    assert found.rows_in_table == 336_776
+    assert found.snapshots == 1
+    assert found.rows_written_again == 0
+    assert found.attempts == 2
+
+
+DAG_FILE = """
+import time
+from datetime import datetime, timedelta
+
+from airflow.sdk import DAG
+
+from airflow_ckpt_provider.operators.commit import CheckpointCommitOperator
+from airflow_ckpt_provider.operators.iceberg import CheckpointedIcebergWriteOperator
+from airflow_ckpt_provider.sensors.checkpoint import CheckpointSensor
+from airflow_ckpt_provider.sources import Files
+
+
+def slow(batch):
+    time.sleep({pause})
+    return batch
+
+
+with DAG("slow", schedule=None, start_date=datetime(2026, 1, 1)):
+    CheckpointedIcebergWriteOperator(
+        task_id="stage",
+        table="shop.orders",
+        source=Files("{input}/*.parquet", max_split_bytes=1),
+        transform=slow,
+        idempotence_key="slow/{{{{ run_id }}}}",
+    ) >> CheckpointCommitOperator(task_id="commit", checkpoint="slow/{{{{ run_id }}}}")
+    # These begin before there is anything to wait for. Retries: under load the scheduler takes the end of one look of a
+    # rescheduled sensor for the end of the next, and fails it.
+    for name, how in {{"deferred": {{"deferrable": True}}, "rescheduled": {{"mode": "reschedule"}}}}.items():
+        CheckpointSensor(task_id=name, checkpoint="slow/{{{{ run_id }}}}", poke_interval=5, timeout=200, retries=5,
+            retry_delay=timedelta(seconds=1), **how)
+"""
+
+
+def live(tmp_path: Path, pause: float) -> tuple[World, LiveAirflow]:
+    world = World(tmp_path)
+    world.create_table()
+    world.put_files(files=8)
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    (dags / "slow.py").write_text(DAG_FILE.format(input=world.input, pause=pause))
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    environment = {
+        "AIRFLOW_CONN_ICEBERG_DEFAULT": json.dumps({"conn_type": "iceberg", "extra": catalog}),
+        "AIRFLOW_CONN_CHECKPOINT_DEFAULT": json.dumps({"conn_type": "checkpoint", "host": f"file://{tmp_path}/store"}),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+    }
+    return world, LiveAirflow(tmp_path / "home", dags, environment=environment)
+
+
+def test_sensors_that_began_first_see_the_commit_and_a_stopped_stage_leaves_no_spark(tmp_path):
+    world, airflow = live(tmp_path, pause=4.0)
+    with airflow:
+        # A user marks the running stage as failed: its Spark must be gone, what it staged must not.
+        stopped = airflow.trigger("slow")
+        wait(lambda: staged(world) >= 2, 120)
+        spark = spark_processes(world)
+        assert spark
+        stopped.set_task_state("stage", "failed")
+        wait(lambda: not alive(spark), 60)
+        before = staged(world)
+        assert 2 <= before < 8
+        assert world.files_on_disk()
+
+        # Cleared, it resumes; sensors of this run have been waiting all along.
+        stopped.clear_task("stage")
+        wait(lambda: stopped.state == "success", 200)
+        assert stopped.returned("stage")["splits"]["recovered"] == before
+        assert {task: stopped.task_state(task) for task in ("deferred", "rescheduled")} == {
+            "deferred": "success",
+            "rescheduled": "success",
+        }
+    assert world.ids() == list(range(800))
+    assert len(world.table().snapshots()) == 1
+
+
+def wait(done, timeout_s):
+    end = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < end, "not in time"
+        time.sleep(0.2)
+
+
+def staged(world):
+    return len(list((world.root / "store").glob("*/g1/staged/*.json")))
+
+
+def spark_processes(world):
+    """JVMs and Python workers that Airflow started for this world, by their environment."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                environment, command = (folder / "environ").read_bytes(), (folder / "cmdline").read_bytes()
+            except (PermissionError, FileNotFoundError, ProcessLookupError):
+                continue
+            if str(world.root).encode() in environment and (b"org.apache.spark" in command or b"pyspark.daemon" in command):
+                found.append(folder.name)
+    return found
+
+
+def alive(pids):
+    done = subprocess.run(["ps", "-o", "pid=,stat=", "-p", ",".join(pids)], capture_output=True, text=True, check=False)
+    return [line for line in done.stdout.splitlines() if "Z" not in line]

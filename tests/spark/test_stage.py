@@ -1,0 +1,218 @@
+"""A stage on a local Spark: one task per missing split, progress, and the errors of tasks."""
+
+from __future__ import annotations
+
+import operator
+import re
+import threading
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from airflow_ckpt_provider.exceptions import InvalidInputError, NullInRequiredColumnError, StageFailedError
+from airflow_ckpt_provider.spark import stage as stage_module
+from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
+from support.stages import Gate, prepare
+from support.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with spark_session(SparkTarget("local[2]"), "stages") as spark:
+        yield spark
+
+
+def tasks_run(spark: SparkSession, seen: set[int]) -> int:
+    """Spark tasks of all jobs but those in ``seen``, which then holds them all."""
+    tracker = spark.sparkContext.statusTracker()
+    jobs = set(tracker.getJobIdsForGroup()) - seen
+    seen |= jobs
+    stages = [stage for job in jobs for stage in tracker.getJobInfo(job).stageIds]
+    return sum(tracker.getStageInfo(stage).numTasks for stage in stages)
+
+
+def jobs_before(spark: SparkSession) -> set[int]:
+    return set(spark.sparkContext.statusTracker().getJobIdsForGroup())
+
+
+def test_each_missing_split_is_one_spark_task_and_every_row_lands_once(spark, world):
+    seen = jobs_before(spark)
+    stage = prepare(spark, world)
+    stage.stage()
+    assert tasks_run(spark, seen) == len(stage.missing) == 4
+    writers = {staged.writer for staged in stage.attempt.checkpoint.staged(stage.missing)}
+    assert len(writers) == 4
+    world.commit(stage.attempt)
+    assert world.ids() == list(range(400))
+    assert len(world.table().snapshots()) == 1
+
+
+def test_a_retry_schedules_only_the_missing_splits_and_reads_only_their_input(spark, world):
+    first = world.stage(splits=3)
+    staged = first.checkpoint.staged_ids()
+    for number in range(3):
+        (world.input / f"{number}.parquet").unlink()
+    seen = jobs_before(spark)
+    stage = prepare(spark, world)
+    assert not set(stage.missing) & staged
+    stage.stage()
+    assert tasks_run(spark, seen) == 1
+    world.commit(stage.attempt)
+    assert world.ids() == list(range(400))
+
+
+def test_more_splits_than_cores_are_still_one_task_each(spark, tmp_path):
+    world = World(tmp_path)
+    world.create_table()
+    world.put_files(files=1, rows_each=120, row_group=5)
+    seen = jobs_before(spark)
+    stage = prepare(spark, world)
+    stage.stage()
+    assert tasks_run(spark, seen) == len(stage.missing) == 24
+
+
+def test_what_travels_with_each_task_does_not_grow_with_the_number_of_splits(spark, tmp_path):
+    def payload(name: str, rows: int) -> int:
+        world = World(tmp_path / name)
+        world.create_table()
+        world.put_files(files=1, rows_each=rows, row_group=1)
+        return len(prepare(spark, world).run._payload())
+
+    assert abs(payload("few", 2) - payload("lot", 400)) < 64
+
+
+def test_progress_only_grows_and_is_complete_at_the_end(spark, world, tmp_path, monkeypatch):
+    monkeypatch.setattr(stage_module, "REPORT_EVERY_S", 0.05)
+    gate = Gate(tmp_path / "gate", first=100)
+    threading.Thread(target=lambda: (gate.wait_for(1), gate.open())).start()
+    stage = prepare(spark, world, world.request(transform=gate.transform))
+    reports = stage.stage()
+    assert len(reports) > 2
+    for earlier, later in pairwise(reports):
+        assert earlier.done <= later.done
+        assert earlier.rows <= later.rows
+        assert earlier.input_bytes <= later.input_bytes
+        assert earlier.seconds <= later.seconds
+    last = reports[-1]
+    size = sum(split.bytes for split in stage.attempt.checkpoint.plan().splits)
+    assert (last.done, last.total, last.recovered, last.rows) == (4, 4, 0, 400)
+    assert (last.input_bytes, last.input_bytes_left, last.eta_s) == (size, 0, 0.0)
+    assert last.mb_per_s == pytest.approx(size / 1e6 / last.seconds)
+
+
+def test_progress_of_a_retry_counts_what_was_recovered(spark, world):
+    world.stage(splits=3)
+    last = prepare(spark, world).stage()[-1]
+    assert (last.done, last.total, last.recovered, last.rows) == (4, 4, 3, 100)
+    assert str(last).startswith("4/4 splits staged (3 recovered), 100 rows written, ")
+
+
+def with_null(batch: pa.RecordBatch, at: int) -> pa.RecordBatch:
+    return batch.set_column(0, "id", pc.if_else(pc.equal(batch["id"], at), None, batch["id"]))
+
+
+def test_a_null_in_a_required_column_fails_its_split_after_all_others_are_staged(spark, world):
+    seen = jobs_before(spark)
+    stage = prepare(spark, world, world.request(transform=partial(with_null, at=207)))
+    with pytest.raises(NullInRequiredColumnError, match=r"(?s)Split \S+ of the key 'orders'.*\bid\b.*\b7\b"):
+        stage.stage()
+    assert len(stage.attempt.checkpoint.staged_ids()) == 3
+    assert tasks_run(spark, seen) == 4
+
+
+def test_the_error_of_several_hopeless_splits_says_how_many_there_are(spark, world):
+    stage = prepare(spark, world, world.request(transform=nothing_of_the_kind))
+    with pytest.raises(InvalidInputError, match=r"\(3 more splits failed too\).*returned a int"):
+        stage.stage()
+
+
+def nothing_of_the_kind(batch: pa.RecordBatch) -> int:
+    return batch.num_rows
+
+
+def clean(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if batch["id"][0].as_py() == 300:
+        try:
+            return batch.append_column("price", batch["no_such_price"])
+        except KeyError as error:
+            raise ValueError("no price in\nthis batch") from error
+    return batch
+
+
+def test_an_error_of_the_users_transform_names_it_and_the_users_own_line(spark, world):
+    stage = prepare(spark, world, world.request(transform=clean))
+    with pytest.raises(StageFailedError) as caught:
+        stage.stage()
+    line = clean.__code__.co_firstlineno + 5
+    expected = rf"'orders': ValueError: no price in this batch \(\S*test_stage.py, line {line}, in clean\)\n(\d) of 4 splits are"
+    found = re.search(expected, str(caught.value))
+    assert found, str(caught.value)
+    assert len(stage.attempt.checkpoint.staged_ids()) == int(found[1])
+
+
+def test_an_error_without_a_message_is_named_too(spark, world):
+    stage = prepare(spark, world, world.request(transform=operator.attrgetter("no_such_attribute")))
+    with pytest.raises(StageFailedError, match="AttributeError: .*no_such_attribute"):
+        stage.stage()
+    stage = prepare(spark, world, world.request(transform=refuse, on_change="restart"))
+    with pytest.raises(StageFailedError, match=r"'orders': AssertionError \(\S*test_stage.py, line \d+, in refuse\)"):
+        stage.stage()
+
+
+def refuse(batch: pa.RecordBatch) -> pa.RecordBatch:
+    raise AssertionError
+
+
+def test_splits_staged_before_an_error_stay_and_the_retry_writes_only_the_others(spark, world, tmp_path):
+    request = world.request(transform=partial(fail_until, fixed=str(tmp_path / "fixed")))
+    stage = prepare(spark, world, request)
+    with pytest.raises(StageFailedError, match="RuntimeError: not yet"):
+        stage.stage()
+    staged = stage.attempt.checkpoint.staged_ids()
+    (tmp_path / "fixed").touch()
+    retry = prepare(spark, world, request)
+    assert set(retry.missing) == set(stage.missing) - staged
+    retry.stage()
+    world.commit(retry.attempt)
+    assert world.ids() == list(range(400))
+
+
+def fail_until(batch: pa.RecordBatch, fixed: str) -> pa.RecordBatch:
+    if batch["id"][0].as_py() == 300 and not Path(fixed).exists():
+        raise RuntimeError("not yet")
+    return batch
+
+
+def test_a_transform_that_holds_a_lock_is_refused_before_any_task_runs(spark, world):
+    seen = jobs_before(spark)
+    stage = prepare(spark, world, world.request(transform=partial(under, lock=threading.Lock())))
+    with pytest.raises(InvalidInputError, match=r"transform partial\(under\) of the key 'orders' cannot be sent.*lock"):
+        stage.stage()
+    assert tasks_run(spark, seen) == 0
+
+
+def under(batch: pa.RecordBatch, lock: threading.Lock) -> pa.RecordBatch:
+    with lock:
+        return batch
+
+
+def test_the_session_has_the_settings_it_had_before(spark, world):
+    name = "spark.sql.leafNodeDefaultParallelism"
+    prepare(spark, world).stage()
+    assert spark.conf.get(name, None) is None
+    spark.conf.set(name, "7")
+    prepare(spark, world, world.request(key="again")).stage()
+    assert spark.conf.get(name) == "7"
+    spark.conf.unset(name)

@@ -1,0 +1,213 @@
+"""Which Iceberg tables are accepted, what a write is bound to, and what is left in a table's metadata for later."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType
+from support.appending import append, arrow_schema, commit, write
+from support.samples import MANIFEST
+from support.world import SCHEMA, World, rows
+
+from airflow_ckpt_provider.exceptions import (
+    InvalidInputError,
+    RowCountError,
+    SchemaMismatchError,
+    StagedFileMissingError,
+    TableMissingError,
+    UnsupportedTableError,
+)
+from airflow_ckpt_provider.tables.iceberg.history import REMEMBERED, Memory, Remembered
+from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
+
+
+# -- stored formats -------------------------------------------------------------------------------------------------------
+
+
+def test_a_staged_manifest_is_remembered_as_it_always_was():
+    golden = (GOLDEN / "staged_manifest.json").read_bytes().strip()
+    assert msgspec.json.encode(MANIFEST.to_json()) == golden
+    assert StagedManifest.from_json(json.loads(golden)) == MANIFEST
+
+
+def test_the_memory_in_a_table_property_is_written_as_it_always_was():
+    memory = Memory(3, (Remembered("0f" * 16, 4611686018427387904, 1767270615250, 4), Remembered("1e" * 16, 7, 1767270615251, 5)))
+    golden = (GOLDEN / "memory.json").read_bytes().strip()
+    assert msgspec.json.encode(memory) == golden
+    assert msgspec.json.decode(golden, type=Memory) == memory
+
+
+@pytest.mark.parametrize(
+    "text", [b"{}", b'{"since":1}', b'{"since":1,"commits":[],"extra":1}', b'{"since":1,"commits":[["a",1,2]]}']
+)
+def test_a_memory_that_is_not_whole_is_no_memory(text):
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(text, type=Memory)
+
+
+def test_a_full_memory_forgets_the_oldest_and_says_from_where_on_it_is_complete():
+    memory = Memory(0, ())
+    for number in range(1, REMEMBERED + 11):
+        memory = memory.adding(Remembered(f"{number:032x}", number, number, number))
+    assert len(memory.commits) == REMEMBERED
+    assert memory.since == 10
+    assert memory.find(f"{10:032x}") is None
+    assert memory.find(f"{11:032x}").snapshot_id == 11
+
+
+# -- tables ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_does_not_exist_is_named_with_what_to_do(world):
+    world.create_table()
+    with pytest.raises(TableMissingError, match=r"shop\.nothing does not exist .*Create it first"):
+        world.target("shop.nothing").binding()
+
+
+def test_a_namespace_that_does_not_exist_has_no_table(world):
+    with pytest.raises(TableMissingError, match=r"nowhere\.nothing"):
+        world.target("nowhere.nothing").binding()
+
+
+@pytest.mark.parametrize("name", ["orders", "", ".orders", "shop.", "shop..orders"])
+def test_a_name_without_a_namespace_is_refused(world, name):
+    with pytest.raises(InvalidInputError, match=r"namespace\.table"):
+        world.target(name)
+
+
+def test_a_version_1_table_is_refused_with_how_to_upgrade_it(world):
+    world.create_table(properties={"format-version": "1"})
+    with pytest.raises(UnsupportedTableError, match=r"shop\.orders has format version 1.*upgrade_table_version\(2\)"):
+        world.target().binding()
+    with world.table().transaction() as transaction:
+        transaction.upgrade_table_version(2)
+    append(world, rows(0, 10))
+    assert world.ids() == list(range(10))
+
+
+def test_a_version_3_table_is_refused(world):
+    table = world.create_table()
+    metadata = Path(table.metadata_location.removeprefix("file://"))
+    facts = json.loads(metadata.read_text())
+    metadata.write_text(json.dumps(facts | {"format-version": 3, "next-row-id": 0}))
+    with pytest.raises(UnsupportedTableError, match=r"shop\.orders has format version 3.*Use a v2 table"):
+        world.target().binding()
+
+
+@pytest.mark.parametrize("file_format", ["orc", "avro"])
+def test_a_table_of_other_files_than_parquet_is_refused(world, file_format):
+    world.create_table(properties={"write.format.default": file_format})
+    with pytest.raises(UnsupportedTableError, match=f"shop.orders wants {file_format} files"):
+        world.target().binding()
+
+
+def test_rows_that_do_not_fit_are_refused_before_any_is_read(world):
+    world.create_table()
+    with pytest.raises(SchemaMismatchError, match=r"shop\.orders") as refused:
+        world.target().check_fit(pa.schema([("id", pa.string()), ("extra", pa.int8())]))
+    assert "column 'id' is string, the table has int64" in str(refused.value)
+    assert "column 'extra' is not in the table" in str(refused.value)
+    world.target().check_fit(rows(0, 1).schema)
+
+
+def test_a_table_that_was_dropped_and_created_anew_is_another_table(world):
+    world.create_table()
+    old = world.target().binding()
+    world.catalog.drop_table("shop.orders")
+    world.create_table()
+    with pytest.raises(TableMissingError, match=r"shop\.orders was dropped and created anew"):
+        world.target().writer(old)
+
+
+def test_all_attempts_write_with_the_schema_and_spec_that_were_bound(world):
+    world.create_table()
+    bound = world.target().binding()
+    with world.table().update_schema() as update:
+        update.add_column("added", StringType())
+    with world.table().update_spec() as update:
+        update.add_identity("kind")
+    writer = world.target().writer(bound)
+    assert writer.schema.names == ["id", "value", "kind", "at"]
+    written = writer.write(rows(0, 10).to_batches(), "ckpt-x")
+    commit(world, [written])
+    append(world, rows(10, 10))
+    assert world.ids() == list(range(20))
+    assert {task.file.spec_id for task in world.table().scan().plan_files()} == {0, 1}
+
+
+# -- commits --------------------------------------------------------------------------------------------------------------
+
+
+def test_an_append_is_one_snapshot_whose_summary_counts_what_was_added(world):
+    spec = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "kind"))
+    world.create_table(spec=spec)
+    written = write(world, rows(0, 100), rows(100, 50), rows(150, 0))
+    snapshot = commit(world, written).current_snapshot()
+    assert len(world.table().snapshots()) == 1
+    assert {
+        name: snapshot.summary[name] for name in ("added-records", "added-data-files", "total-records", "changed-partition-count")
+    } == {
+        "added-records": "150",
+        "added-data-files": "6",
+        "total-records": "150",
+        "changed-partition-count": "3",
+    }
+    assert snapshot.summary["added-files-size"] == str(sum(one.bytes for one in written))
+    assert [manifest.added_rows_count for manifest in snapshot.manifests(world.table().io)] == [100, 50]
+
+
+def test_appends_pile_up_with_those_of_others(world):
+    world.create_table()
+    append(world, rows(0, 10))
+    world.table().append(rows(10, 10).cast(arrow_schema(SCHEMA)))
+    append(world, rows(20, 10))
+    assert world.ids() == list(range(30))
+    assert [snapshot.summary["total-records"] for snapshot in world.table().snapshots()] == ["10", "20", "30"]
+
+
+def test_totals_that_disagree_with_the_manifests_are_not_committed(world):
+    world.create_table()
+    (written,) = write(world, rows(0, 10))
+    with pytest.raises(RowCountError, match=r"11 rows are sealed for shop\.orders, but the staged manifests hold 10"):
+        commit(world, [written._replace(rows=11)])
+    assert world.table().snapshots() == []
+
+
+@pytest.mark.parametrize("damage", ["data file gone", "data file cut", "manifest gone"])
+def test_a_staged_file_that_is_gone_or_cut_is_named_before_a_commit(world, damage):
+    world.create_table()
+    written, other = write(world, rows(0, 10), rows(10, 10))
+    uri = written.manifest["path"] if damage == "manifest gone" else written.files[0].path
+    path = Path(uri.removeprefix("file://"))
+    if damage == "data file cut":
+        path.write_bytes(path.read_bytes()[:-1])
+    else:
+        path.unlink()
+    with pytest.raises(StagedFileMissingError, match=f"1 of 4 staged files of shop.orders are gone or damaged, for instance {uri}"):
+        world.target().require_files([*written.files, *other.files], [written.manifest, other.manifest])
+    world.target().require_files(other.files, [other.manifest])
+
+
+def test_the_bounds_of_partitions_travel_with_the_manifest(world):
+    schema = Schema(NestedField(1, "n", LongType()))
+    world.create_table("shop.ours", schema, PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "n")))
+    (written,) = write(world, pa.table({"n": [3, None, -1]}), name="shop.ours")
+    staged = StagedManifest.from_json(written.manifest)
+    (summary,) = staged.summaries
+    assert (summary.contains_null, base64.b64decode(summary.lower)[0], base64.b64decode(summary.upper)[0]) == (True, 0xFF, 3)
+    assert staged.partitions == ("n=-1", "n=3", "n=null")
