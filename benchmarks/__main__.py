@@ -1,0 +1,85 @@
+"""``python -m benchmarks``: measure everything, print a Markdown table, and keep it in ``benchmarks/RESULTS.md``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks import against_spark, checkpoint_cost, commit, memory, retry
+from benchmarks.lineitem import lineitem
+from benchmarks.report import Report
+from benchmarks.stage import session
+
+RESULTS = Path(__file__).parent / "RESULTS.md"
+
+SECTIONS = "abcde"
+
+
+def main() -> int:
+    """Run the command; the exit status is 1 if a target was missed."""
+    options = _options()
+    options.cache.mkdir(parents=True, exist_ok=True)
+    files = {scale: lineitem(options.cache, scale) for scale in sorted({options.scale, options.large_scale})}
+    report = Report("python -m benchmarks" + "".join(f" {word}" for word in sys.argv[1:]))
+    _with_spark(options, files, report)
+    if "b" in options.only:
+        report.begin("(b) what checkpointing costs")
+        data = files[options.scale]
+        report.add(checkpoint_cost.measure(options.cache, data, options.scale, options.repeats), checkpoint_cost.NOTE)
+    if "d" in options.only:
+        report.begin("(d) memory of workers")
+        report.add(memory.measure(options.cache, files), memory.NOTE)
+    if "e" in options.only:
+        report.begin("(e) the commit of many files")
+        report.add(commit.measure(options.cache, options.files // 100, 100, options.repeats), commit.NOTE)
+    report.begin("done")
+    text = report.markdown()
+    print("\n" + text)
+    if options.output:
+        options.output.write_text(text)
+    return 0 if all(line.met for line in report.lines) else 1
+
+
+def _with_spark(options: argparse.Namespace, files: dict[float, Path], report: Report) -> None:
+    """What is measured in one session."""
+    if not {"a", "c"} & set(options.only):
+        return
+    with session() as spark:
+        if "a" in options.only:
+            for scale, data in files.items():
+                report.begin(f"(a) a stage beside Spark's own write, scale {scale:g}")
+                report.add(against_spark.measure(spark, options.cache, data, scale, options.repeats))
+            report.notes.append(against_spark.NOTE)
+        if "c" in options.only:
+            report.begin("(c) a retry beside a clean run")
+            data = files[options.scale]
+            report.add(retry.measure(spark, options.cache, data, options.scale, options.repeats), retry.NOTE)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--scale", type=float, default=1, help="TPC-H scale; 1 is 6 million rows (default: 1)")
+    parser.add_argument("--large-scale", type=float, default=3, help="scale that memory is compared at (default: 3)")
+    parser.add_argument("--repeats", type=int, default=3, help="measured pairs of each comparison (default: 3)")
+    parser.add_argument("--files", type=int, default=10_000, help="files of the measured commit, in hundreds (default: 10000)")
+    parser.add_argument("--only", default=SECTIONS, help=f"sections to run, some of {SECTIONS} (default: all)")
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "airflow-ckpt-benchmarks",
+        help="folder for the generated data, about 1 GB, and for what is written (default: %(default)s)",
+    )
+    parser.add_argument("--output", type=Path, help="where to keep the table (default: benchmarks/RESULTS.md if all sections ran)")
+    options = parser.parse_args()
+    if not set(options.only) <= set(SECTIONS):
+        parser.error(f"--only {options.only}: the sections are {SECTIONS}")
+    if options.scale >= options.large_scale or options.repeats < 1 or options.files < 100:
+        parser.error("--scale must be below --large-scale, --repeats at least 1, --files at least 100")
+    if options.output is None and set(options.only) == set(SECTIONS):
+        options.output = RESULTS
+    return options
+
+
+sys.exit(main())

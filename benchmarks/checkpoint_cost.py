@@ -1,0 +1,117 @@
+"""(b) What it costs to checkpoint: staging with everything that is published, beside the same rows written without."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+from pyiceberg.io import load_file_io
+from pyiceberg.table.locations import load_location_provider
+
+from airflow_ckpt_provider.sources import Files
+from airflow_ckpt_provider.tables.iceberg.rolling import RollingFiles
+from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter
+from benchmarks.lineitem import SCHEMA, rows_of
+from benchmarks.report import Line, spread
+from benchmarks.stage import place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    import pyarrow as pa
+
+NOTE = (
+    "(b) One process, no Spark, split by split, the side that goes first alternating. With: opening the checkpoint, header, pinned "
+    "plan, attempt, and for each split the look into the store, the manifest and the published record, then the seal. Without: "
+    "listing, reading and writing the same splits with the same reader and Parquet writer, and nothing else. CPU seconds of the "
+    "process, of one warm-up and then alternating runs; the extra wall time is in brackets."
+)
+
+#: A fifth of the default split size, so that what a split costs, whatever its size, weighs more than it usually does.
+SPLIT_BYTES = 24 << 20
+
+
+class PlainWriter(IcebergWriter):
+    """Writes the same data files and no manifest."""
+
+    def write_files(self, batches: Iterable[pa.RecordBatch], stem: str) -> int:
+        """Write the rows of one split; their number is returned."""
+        io = load_file_io(self._io_properties, self._location)
+        locations = load_location_provider(self._location, self._properties)
+        files = RollingFiles(io, locations, self._schema, self._spec.spec_id, self._properties, stem)
+        for chunk in self._chunks(batches):
+            files.write(None, chunk)
+        return sum(file.record_count for file in files.close())
+
+
+class _Clock:
+    """CPU and wall time spent inside its ``with`` blocks."""
+
+    def __init__(self) -> None:
+        self.cpu = self.wall = 0.0
+
+    def __enter__(self) -> None:
+        self.cpu -= time.process_time()
+        self.wall -= time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.cpu += time.process_time()
+        self.wall += time.perf_counter()
+
+
+def measure(cache: Path, data: Path, scale: float, repeats: int) -> list[Line]:
+    """One line: the extra time of checkpointing."""
+    source = Files(str(data), max_split_bytes=SPLIT_BYTES)
+    with_, without, walls = [], [], []
+    rows = rows_of(data)
+    splits = 0
+    with place(cache) as here:
+        here.create_table("lineitem", SCHEMA)
+        for number in range(repeats + 1):
+            ours, other = _Clock(), _Clock()
+            with ours:
+                attempt = here.attempt(here.key(), source, "lineitem")
+                plan = attempt.plan()
+                missing = attempt.missing(plan)
+                work = attempt.begin("benchmark", 1)
+            with other:
+                source.plan({})
+                reader = source.reader({})
+            plain = _plain(work.writer)
+            splits = len(missing)
+            for turn, split in enumerate(missing):
+                for is_ours in (True, False) if (turn + number) % 2 else (False, True):
+                    if is_ours:
+                        with ours:
+                            work.run(split, "0")
+                    else:
+                        with other:
+                            plain.write_files(reader.read(split, plain.schema), f"plain-{split.id}")
+            with ours:
+                seal = attempt.seal(plan)
+            if seal.rows != rows:
+                raise RuntimeError(f"{seal.rows} rows were staged, not {rows}.")
+            here.clear()
+            if number:
+                with_.append(ours.cpu)
+                without.append(other.cpu)
+                walls.append(ours.wall / other.wall - 1)
+    extra = [mine / theirs - 1 for mine, theirs in zip(with_, without, strict=True)]
+    return [
+        Line(
+            f"(b) extra CPU time of checkpointing, scale {scale:g}, {splits} splits",
+            f"{statistics.median(with_):.2f} s with",
+            f"{statistics.median(without):.2f} s without (wall: {spread([100 * w for w in walls], 1)} %)",
+            statistics.median(extra),
+            0.03,
+            unit="%",
+        )
+    ]
+
+
+def _plain(writer: object) -> PlainWriter:
+    plain = PlainWriter.__new__(PlainWriter)
+    plain.__dict__.update(writer.__dict__)
+    return plain
