@@ -55,7 +55,7 @@ def test_a_transform_is_found_by_its_name():
 
 @pytest.mark.parametrize("name", ["json", "json:", ":dumps", "", "json.dumps"])
 def test_a_name_of_another_form_is_refused(name):
-    with pytest.raises(InvalidInputError, match="package.module:function"):
+    with pytest.raises(InvalidInputError, match=r"package\.module:function"):
         parse_name(name)
 
 

@@ -13,9 +13,10 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyspark
 
@@ -89,13 +90,13 @@ class Standalone:
     def url(self) -> str:
         return f"spark://127.0.0.1:{self.port}"
 
-    def __enter__(self) -> Standalone:
+    def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             web = str(self._ui)
             self._start("master", "org.apache.spark.deploy.master.Master", "--port", str(self.port), "--webui-port", web)
             # A worker that finds no master tries again only after seconds.
-            wait_until(lambda: _listens(self.port), "the master", START_S)
+            wait_until(lambda: _listens(self.port) and self._state() is not None, "the master", START_S)
             for number in range(self._workers):
                 self.start_worker(f"worker-{number}")
         except BaseException:
@@ -131,8 +132,16 @@ class Standalone:
         self._processes[name] = spark_class(self.folder / f"{name}.log", main, "--host", "127.0.0.1", *arguments)
 
     def _alive_workers(self) -> int:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._ui}/json/", timeout=10) as answer:
-            return sum(worker["state"] == "ALIVE" for worker in json.load(answer)["workers"])
+        state = self._state()
+        return 0 if state is None else sum(worker["state"] == "ALIVE" for worker in state["workers"])
+
+    def _state(self) -> Any:
+        """What the master's page says as JSON; None before it says anything."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._ui}/json/", timeout=10) as answer:
+                return json.load(answer)
+        except (urllib.error.URLError, ConnectionError):
+            return None
 
 
 @contextlib.contextmanager

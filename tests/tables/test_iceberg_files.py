@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import struct
 from datetime import UTC, date, datetime, time
@@ -177,14 +178,17 @@ def test_a_split_without_rows_leaves_no_file(tmp_path):
     assert world.files_on_disk() == set()
 
 
-def test_a_write_that_fails_half_way_leaves_no_file(tmp_path, monkeypatch):
+@pytest.mark.parametrize("target", [1000, 1 << 30], ids=["files closed", "file open"])
+def test_a_write_that_fails_half_way_leaves_no_file(tmp_path, monkeypatch, target):
     monkeypatch.setattr("airflow_ckpt_provider.tables.iceberg.writer.CHUNK_ROWS", 100)
     world = World(tmp_path)
-    world.create_table(properties={"write.target-file-size-bytes": "1000"})
+    world.create_table(properties={"write.target-file-size-bytes": str(target)})
     bad = pa.concat_tables([rows(0, 1000), rows(1000, 1).set_column(0, "id", pa.nulls(1, pa.int64()))])
     with pytest.raises(NullInRequiredColumnError, match="row 1000 of the split"):
         write(world, bad, rows_per_batch=100)
     assert world.files_on_disk() == set()
+    # A Parquet writer that was left open would complain now.
+    gc.collect()
 
 
 def test_a_split_that_lost_the_race_is_removed_and_nothing_else(tmp_path):

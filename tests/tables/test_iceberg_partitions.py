@@ -9,6 +9,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import (
@@ -199,6 +200,18 @@ def test_many_partitions_at_once_are_written_with_few_files_open(tmp_path, monke
     table = append(world, table_of(schema, {"id": range(400)}), name="shop.ours", rows_per_batch=50)
     found = by_partition(table)
     assert {key: len(rows) for key, rows in found.items()} == {(str(n),): 10 for n in range(0, 400, 10)}
+
+
+def test_the_rows_of_a_partition_keep_their_order(tmp_path):
+    world = World(tmp_path)
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()))
+    world.create_table("shop.ours", schema, spec((2, IdentityTransform())))
+    rows = table_of(schema, {"id": range(20_000), "kind": [f"k{n * 7919 % 5}" for n in range(20_000)]})
+    (written,) = write(world, rows, name="shop.ours")
+    for file in written.files:
+        ids = parquet.read_table(file.path.removeprefix("file://"), columns=["id"], partitioning=None)["id"].to_pylist()
+        assert ids == sorted(ids)
+        assert len(ids) == 4000
 
 
 def test_every_file_lies_in_the_folder_of_its_partition(tmp_path):
