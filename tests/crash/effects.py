@@ -19,7 +19,7 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,7 +127,8 @@ def _patch_files(pyarrow_io: ModuleType, effects: Effects) -> None:
     create, delete = pyarrow_io.PyArrowFile.create, pyarrow_io.PyArrowFileIO.delete
 
     def counted_create(self: Any, overwrite: bool = False) -> _CountedFile:
-        return _CountedFile(effects.around(f"create {_file(self.location)}", lambda: create(self, overwrite)), self.location, effects)
+        stream = effects.around(f"create {_file(self.location)}", lambda: create(self, overwrite))
+        return _CountedFile(stream, self.location, effects)
 
     def counted_delete(self: Any, location: Any) -> None:
         path = location if isinstance(location, str) else location.location
@@ -164,7 +165,7 @@ class _CountedFile:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def __enter__(self) -> _CountedFile:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *args: object) -> None:

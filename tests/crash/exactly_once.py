@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
     from support.world import World
 
+_CREATED = re.compile(r"^before create data file of g(\d+)/(\w+)$")
 _OWN = re.compile(r"^ckpt-(?P<key>[0-9a-f]{20})-g(?P<generation>\d+)-s(?P<split>\w+?)-(?P<attempt>[0-9a-f]+)\.(?P<task>\w+)[.-]")
 
 
@@ -79,6 +80,11 @@ def assert_only_missing_splits_were_written(world: World, before: Midway, key: s
     assert before.files <= world.files_on_disk() | _unpublished(before), "a published file was removed"
     if before.sealed:
         assert not written, "a sealed generation was written to"
+
+
+def splits_written(effects: list[str]) -> set[tuple[int, str]]:
+    """Generation and split of each data file that a run created, also of those it removed again."""
+    return {(int(match[1]), match[2]) for match in map(_CREATED.search, effects) if match}
 
 
 def _unpublished(before: Midway) -> set[str]:

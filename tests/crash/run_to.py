@@ -15,9 +15,6 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import fsspec
-import fsspec.implementations.local
-import fsspec.utils
 import pyiceberg.catalog.sql
 import pyiceberg.io.pyarrow
 import pyiceberg.table  # noqa: F401 - with those above: what a run would import
@@ -90,9 +87,7 @@ _WORK: dict[str, Callable[[World, list[dict[str, Any]]], list[dict[str, Any]]]] 
 
 
 def _settled(found: list[groups.Settled]) -> list[dict[str, Any]]:
-    return [
-        {"key": one.checkpoint.key.value, "snapshot_id": one.commit.snapshot_id, "landed_now": one.landed_now} for one in found
-    ]
+    return [{"key": one.checkpoint.key.value, "snapshot_id": one.commit.snapshot_id, "landed_now": one.landed_now} for one in found]
 
 
 def _child(job: dict[str, Any], gate: int | None) -> None:

@@ -60,9 +60,11 @@ class Runs:
         self._folder = folder
         self._numbers = itertools.count()
         self._suspended: set[int] = set()
+        path = f"{_TESTS}:{_TESTS.parent}"
+        environment = {"PYTHONPATH": path, "PATH": "/usr/bin:/bin", "HOME": str(folder), "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             [sys.executable, str(_TESTS / "crash" / "run_to.py")],
-            env={"PYTHONPATH": f"{_TESTS}:{_TESTS.parent}", "PATH": "/usr/bin:/bin", "HOME": str(folder), "OPENBLAS_NUM_THREADS": "1"},
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

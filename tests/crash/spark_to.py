@@ -16,15 +16,25 @@ from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
 from airflow_ckpt_provider.spark.stage import StageRun
 
 if TYPE_CHECKING:
+    from airflow_ckpt_provider.checkpoint.documents import Split
     from airflow_ckpt_provider.tables.groups import Settled
 
 #: Two splits at a time.
-TARGET = SparkTarget("local[2]", conf={"spark.driver.memory": "512m"})
+TARGET = SparkTarget(
+    "local[2]",
+    conf={
+        "spark.driver.memory": "512m",
+        # A driver here lives for seconds: the second compiler would cost more than it gives.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.codegen.wholeStage": "false",
+    },
+)
 
 
-def write(world: World) -> list[Settled]:
-    """What the stage and commit operators do, without Airflow."""
+def write(world: World) -> tuple[Settled, set[str]]:
+    """What the stage and commit operators do, without Airflow; returns the splits that were given to Spark, too."""
     attempt = world.attempt()
+    missing: list[Split] = []
     if attempt.commit is None and attempt.checkpoint.sealed() is None:
         plan = attempt.plan()
         missing = attempt.missing(plan)
@@ -33,7 +43,8 @@ def write(world: World) -> list[Settled]:
                 work = attempt.begin(TARGET.name, 1)
                 StageRun(spark, attempt.checkpoint, work, missing, len(plan.splits) - len(missing)).run(lambda _: None)
         attempt.seal(plan)
-    return world.commit(attempt)
+    (settled,) = world.commit(attempt)
+    return settled, {split.id for split in missing}
 
 
 def main(root: str, kill_the_driver: str) -> None:

@@ -10,7 +10,14 @@ import itertools
 import signal
 
 import pytest
-from crash.exactly_once import Midway, assert_exactly_once, assert_only_missing_splits_were_written, generations, own_snapshots
+from crash.exactly_once import (
+    Midway,
+    assert_exactly_once,
+    assert_only_missing_splits_were_written,
+    generations,
+    own_snapshots,
+    splits_written,
+)
 from crash.scenarios import MAPPED, PARTITIONED, UNPARTITIONED
 
 pytestmark = pytest.mark.crash
@@ -25,7 +32,9 @@ def killed(runs, world, scenario, fatal, writes=None):
 
 
 def explain(problems, run):
-    return f"{len(problems)} crash points failed:\n" + "\n".join(problems) + "\n\nThe effects of an undisturbed run:\n" + run.listing()
+    return (
+        f"{len(problems)} crash points failed:\n" + "\n".join(problems) + "\n\nThe effects of an undisturbed run:\n" + run.listing()
+    )
 
 
 def every_point(runs, tmp_path, scenario, check):
@@ -55,6 +64,8 @@ def test_a_write_killed_at_any_effect_and_run_again_is_exactly_once(runs, tmp_pa
         assert [one["landed_now"] for one in again.result] == [not landed] * len(scenario.writes)
         assert_exactly_once(world, scenario.ids, scenario.keys)
         for key, before in midway.items():
+            if len(scenario.keys) == 1:
+                assert not splits_written(again.effects) & before.published.keys()
             others = {path for path in world.files_on_disk() if generations(world, key)[0].key.hash not in path}
             assert_only_missing_splits_were_written(world, before._replace(files=before.files | others), key)
 

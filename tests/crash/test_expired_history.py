@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow.parquet as pq
 import pytest
 from crash.exactly_once import own_snapshots
 from crash.maintenance import (
@@ -12,9 +13,8 @@ from crash.maintenance import (
     forget_the_record,
     roll_back_to,
 )
-from support.world import World
+from support.world import World, rows
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.exceptions import HistoryExpiredError, RolledBackError
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.tables import groups
@@ -44,9 +44,6 @@ def landed_without_record(world):
 
 def committed_under(world, key, start, target=None):
     """A later write of the same task, of one row."""
-    from support.world import rows
-    import pyarrow.parquet as pq
-
     folder = world.input / key
     folder.mkdir()
     pq.write_table(rows(start, 1), folder / "0.parquet")
@@ -92,16 +89,14 @@ def test_expired_history_without_the_property_fails_closed_and_changes_nothing(w
     assert attempt.checkpoint.committed() is None
 
 
-def test_a_property_that_was_removed_and_begun_anew_by_another_key_fails_closed(world):
+def test_a_property_that_was_removed_and_begun_anew_by_another_key_takes_up_what_history_shows(world):
     attempt = landed_without_record(world)
     forget_commits(world)
     later = committed_under(world, "later", 500)
     foreign = foreign_append(world)
     expire_all_but_the_head(world)
-    try:
-        world.commit(attempt)
-    except HistoryExpiredError:
-        pass
+    (again,) = world.commit(attempt)
+    assert again.landed_now is False
     assert world.ids() == IDS + later + foreign
 
 
@@ -171,11 +166,10 @@ def test_a_commit_followed_by_as_many_as_the_property_holds_is_still_found(world
 def test_a_commit_is_found_by_a_task_of_another_name(world):
     attempt = landed_without_record(world)
     foreign = foreign_append(world)
-    other = IcebergTarget(world.catalog, "shop.orders", "other-stream")
-    later = committed_under(world, "later", 500, other)
+    renamed = IcebergTarget(world.catalog, "shop.orders", "other-stream")
+    later = committed_under(world, "later", 500, renamed)
     expire_all_but_the_head(world)
-    found = Checkpoint.at(world.store, attempt.checkpoint.key, 1)
-    groups.commit([found], IcebergTarget(world.catalog, "shop.orders", "other-stream"))
+    groups.commit([attempt.checkpoint], renamed)
     assert world.ids() == IDS + later + foreign
 
 

@@ -89,9 +89,7 @@ def test_four_attempts_of_one_write_at_the_same_time_are_there_once(runs, tmp_pa
 def test_a_commit_and_a_restart_at_the_same_time_end_in_one_version(runs, tmp_path, attempt):
     world = UNPARTITIONED.world(tmp_path)
     world.stage()
-    older, newer = runs.together(
-        (world, "land", [{"key": "orders"}]), (world, "write", [{"marked": True, "on_change": "restart"}])
-    )
+    older, newer = runs.together((world, "land", [{"key": "orders"}]), (world, "write", [{"marked": True, "on_change": "restart"}]))
     assert {older.error, newer.error} <= {None, "DiscardedError", "RestartRefusedError"}
     assert [older.error, newer.error].count(None) == 1
     assert len(own_snapshots(world)) == 1

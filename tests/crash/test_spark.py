@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,22 +29,19 @@ IDS = list(range(SPLITS * 50))
 
 TESTS = Path(__file__).resolve().parents[1]
 
-#: Where everything is killed, driver and worker: effects of both.
+#: Where everything is killed, driver and worker. ``test_every_effect`` has the driver's effects without Spark, all of them.
 EVERYTHING = [
-    "before put g1/plan.json.zst#1",
     "after put g1/attempts#1",
     "after create data file#2",
     "before close data file#3",
     "before close manifest of#4",
     "before put g1/staged#6",
     "after put g1/staged#3",
-    "before put g1/seal.json#1",
     "before close metadata#1",
-    "after commit of the table#1",
 ]
 
 #: Where only the Python worker is killed, as the kernel does when memory runs out; the driver lives to report it.
-WORKER = ["after close data file#5", "after close manifest of#1", "before put g1/staged#2", "after put g1/staged#8"]
+WORKER = ["after close data file#5", "after put g1/staged#8"]
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +91,13 @@ def living(ledger):
 
 def retry_and_check(world, landed):
     before = Midway.of(world)
-    (settled,) = write(world)
+    settled, scheduled = write(world)
     assert settled.landed_now is not landed
+    assert scheduled == {f"{number:06d}" for number in range(SPLITS)} - {split for _, split in before.published}
     assert_exactly_once(world, IDS)
     assert_only_missing_splits_were_written(world, before)
-    (again,) = write(world)
-    assert again.landed_now is False
+    again, scheduled = write(world)
+    assert (again.landed_now, scheduled) == (False, set())
     assert len(own_snapshots(world)) == 1
 
 
@@ -121,7 +120,9 @@ def test_a_write_whose_worker_is_killed_fails_cleanly_and_is_completed_by_a_retr
     assert_died_at(ledger, fatal)
     failure = json.loads(done.stdout.splitlines()[-1])
     assert failure["error"] == "StageFailedError"
-    assert f"{len(generations(world, 'orders')[0].staged_ids())} of {SPLITS} splits" in failure["message"]
+    # Another task may have published after the driver looked.
+    counted = int(re.search(rf"(\d+) of {SPLITS} splits are staged", failure["message"])[1])
+    assert counted <= len(generations(world, "orders")[0].staged_ids())
     assert own_snapshots(world) == []
     retry_and_check(world, landed=False)
 
