@@ -106,3 +106,9 @@ class CommitRefusedError(TerminalError):
 
 class RestartRefusedError(TerminalError):
     """A restart was asked for, but an earlier generation of the key has landed, so that its rows would be there twice."""
+
+
+def terminal_error(name: str, message: str) -> TerminalError:
+    """The terminal error that was called ``name`` in another process: an executor, or the triggerer."""
+    kind = globals().get(name)
+    return kind(message) if isinstance(kind, type) and issubclass(kind, TerminalError) else TerminalError(message)

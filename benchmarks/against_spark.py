@@ -45,6 +45,7 @@ def measure(spark: SparkSession, cache: Path, data: Path, scale: float, repeats:
             sizes = (seal.bytes, sum(file.stat().st_size for file in copy.glob("*.parquet")))
             shutil.rmtree(copy)
             here.clear()
+            print(f"    {'pair ' + str(number) if number else 'warm-up'}: {mine:.1f} and {theirs:.1f} CPU s", flush=True)
             if number:
                 ours.append(rows / mine)
                 other.append(rows / theirs)

@@ -130,7 +130,7 @@ def _stage(here: Place, splits: int, partitions: int) -> IdempotenceKey:
 
 def _ours(here: Place, key: IdempotenceKey, files: int) -> dict[str, float]:
     """Seconds in all, and in each part."""
-    target = _TimedTarget(here.catalog, "bench.staged", "benchmarks")
+    target = _TimedTarget(here.catalog, "bench.staged")
     spent: dict[str, float] = defaultdict(float)
     with _timed(spent, "=ours"):
         [settled] = groups.commit([_checkpoint(here, key)], target)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NOTE = (
-    "(d) Highest resident size (VmHWM) of any Python worker, with new workers in a new session for each figure. Includes the "
-    "interpreter and its libraries."
+    "(d) Highest resident size (VmHWM) of any Python worker, with new workers in a new session for each figure, which is "
+    "measured once. Includes the interpreter and its libraries."
 )
 
 

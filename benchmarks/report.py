@@ -60,6 +60,7 @@ class Report:
     lines: list[Line] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _start: float = field(default_factory=time.monotonic)
+    _load: float = field(default_factory=lambda: os.getloadavg()[0])
 
     def begin(self, what: str) -> None:
         """Say what is measured now, and how long everything took so far."""
@@ -82,6 +83,7 @@ class Report:
                 "# Benchmark results",
                 "",
                 f"`{self.command}` on {datetime.now(UTC):%Y-%m-%d}: {machine}, {packages}. Medians of interleaved runs.",
+                f"The machine's load average was {self._load:.1f} at the start and {os.getloadavg()[0]:.1f} at the end.",
                 "",
                 *(f"| {' | '.join(row)} |" for row in rows),
                 "",

@@ -77,7 +77,7 @@ class Place:
         request = WriteRequest(
             key=key, source=source, options={}, transform=None, mode="append", connections=_CONNECTIONS, origin=_ORIGIN
         )
-        return WriteAttempt(self.store, IcebergTarget(self.catalog, f"bench.{table}", "benchmarks"), request)
+        return WriteAttempt(self.store, IcebergTarget(self.catalog, f"bench.{table}"), request)
 
     def written(self) -> dict[Path, int]:
         """Data files and manifests in the warehouse, with their sizes."""

@@ -96,6 +96,11 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
     origin: Origin
     restart_token: str | None = None
 
+    @property
+    def stream(self) -> str:
+        """All writes of one task: 16 hex digits that stand for it. See ``Group.stream``."""
+        return hashlib.sha256(f"{self.origin.dag_id}\0{self.origin.task_id}".encode()).hexdigest()[:16]
+
     def differences(self, other: Header) -> list[str]:
         """What binds this header and not ``other``, one readable line each; empty if they agree."""
         pairs = [
@@ -197,11 +202,13 @@ class Group(Document, frozen=True, kw_only=True, tag="group"):
     """The commit that a generation belongs to; put before the table is touched.
 
     :param id: digest of the members; the snapshot id is derived from it.
+    :param stream: whose memory, beside the table's history, remembers the commit: the stream of the first member.
     :param horizon: the table's last sequence number then. History that reaches back to it can disprove a commit (I10).
     """
 
     id: str
     members: tuple[Member, ...]
+    stream: str
     bound_at: datetime
     horizon: int
 

@@ -9,7 +9,6 @@ from airflow_ckpt_provider.checkpoint.reference import resolve
 from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
 from airflow_ckpt_provider.tables import groups
-from airflow_ckpt_provider.tables.iceberg.history import stream_of
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
 
 if TYPE_CHECKING:
@@ -29,11 +28,7 @@ def find_checkpoint(pointer: str | Reference, checkpoint_conn_id: str) -> Checkp
 def iceberg_target(checkpoint: Checkpoint) -> IcebergTarget:
     """The table that a checkpoint is bound to, by the connection id its header remembers."""
     header = checkpoint.header
-    return IcebergTarget(
-        iceberg_catalog(header.connections.table),
-        header.table.identifier,
-        stream_of(header.origin.dag_id, header.origin.task_id),
-    )
+    return IcebergTarget(iceberg_catalog(header.connections.table), header.table.identifier)
 
 
 def reached(pointer: str | Reference, until: State, checkpoint_conn_id: str) -> bool:

@@ -22,7 +22,6 @@ from airflow_ckpt_provider.sources.transform import Transform, parse_name
 from airflow_ckpt_provider.spark.attempt import WriteAttempt, WriteRequest, require_shared_store
 from airflow_ckpt_provider.spark.session import require_equal_pyspark, spark_session
 from airflow_ckpt_provider.spark.stage import StageRun
-from airflow_ckpt_provider.tables.iceberg.history import stream_of
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ class CheckpointedIcebergWriteOperator(BaseOperator):
             on_change="restart" if self.on_change == "restart" else "fail",
             restart_token=restart_token(context),
         )
-        table = IcebergTarget(iceberg_catalog(self.iceberg_conn_id), self.table, stream_of(origin.dag_id, origin.task_id))
+        table = IcebergTarget(iceberg_catalog(self.iceberg_conn_id), self.table)
         return WriteAttempt(store, table, request)
 
     def _stage(self, context: Context, attempt: WriteAttempt, plan: Plan, missing: list[Split]) -> None:

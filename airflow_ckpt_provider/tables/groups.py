@@ -14,6 +14,8 @@ import contextlib
 import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, member_digest, now
 from airflow_ckpt_provider.checkpoint.documents import Commit, Group
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
@@ -104,7 +106,9 @@ def commit(checkpoints: Sequence[Checkpoint], table: Table) -> list[Settled]:
             settled |= _settle(group, checkpoint.store, table)
     if fresh:
         members = tuple(sorted({checkpoint.member for checkpoint in fresh}))
-        group = Group(id=group_id_of(members), members=members, bound_at=now(), horizon=table.horizon())
+        # Of the first member, not of whoever is listed first: everybody who begins this group writes the same.
+        stream = min(fresh, key=lambda checkpoint: checkpoint.member).header.stream
+        group = Group(id=group_id_of(members), members=members, stream=stream, bound_at=now(), horizon=table.horizon())
         settled |= _settle(group, fresh[0].store, table)
         for checkpoint in fresh:
             # Bound to another group by somebody else between our look and our put: that group comes first.
@@ -126,7 +130,7 @@ def _settle(group: Group, store: CheckpointStore, table: Table) -> dict[Member, 
     if not bound:
         return {}
     checkpoints = [checkpoint for checkpoint, _ in bound]
-    group = Group(id=group.id, members=group.members, bound_at=group.bound_at, horizon=min(found.horizon for _, found in bound))
+    group = msgspec.structs.replace(group, horizon=min(found.horizon for _, found in bound))
     seals = [_sealed(checkpoint) for checkpoint in checkpoints]
     binding = checkpoints[0].header.table
     if sum(seal.rows for seal in seals) == 0:

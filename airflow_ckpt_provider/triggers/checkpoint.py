@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_ckpt_provider import exceptions
 from airflow_ckpt_provider.checkpoint.checkpoint import State
-from airflow_ckpt_provider.exceptions import RetryableError, TerminalError
+from airflow_ckpt_provider.exceptions import RetryableError, TerminalError, terminal_error
 from airflow_ckpt_provider.hooks.lookup import reached
 
 if TYPE_CHECKING:
@@ -76,5 +75,4 @@ def raise_event_error(event: dict[str, Any] | None) -> None:
     if event is None:
         raise RetryableError("The trigger ended without an event.")
     if event["status"] != "success":
-        kind = getattr(exceptions, event["error"], TerminalError)
-        raise kind(event["message"])
+        raise terminal_error(event["error"], event["message"])

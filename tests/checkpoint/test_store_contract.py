@@ -141,7 +141,7 @@ def test_a_damaged_compressed_object_is_an_error_that_names_it(store, form):
 
 
 def test_an_object_of_a_newer_version_is_an_error_that_says_what_to_upgrade(store):
-    newer = Group(format_version=2, id="x", members=(), bound_at=AT, horizon=0)
+    newer = Group(format_version=2, id="x", members=(), stream="", bound_at=AT, horizon=0)
     damage(store, "k/g1/group.json", to_json("group.json", newer))
     with pytest.raises(NewerFormatError, match=r"k/g1/group\.json .*version 2.*airflow-provider-ckpt"):
         store.read("k/g1/group.json", Group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 from crash.exactly_once import own_snapshots
@@ -13,13 +14,11 @@ from crash.maintenance import (
     forget_the_record,
     roll_back_to,
 )
-from support.world import World, rows
+from support.world import ORIGIN, World, rows
 
 from airflow_ckpt_provider.exceptions import HistoryExpiredError, RolledBackError
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.iceberg.history import REMEMBERED
-from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
 
 pytestmark = pytest.mark.crash
 
@@ -42,13 +41,13 @@ def landed_without_record(world):
     return attempt
 
 
-def committed_under(world, key, start, target=None):
-    """A later write of the same task, of one row."""
+def committed_under(world, key, start, task_id=ORIGIN.task_id):
+    """A later write, of one row, of the same task or of another."""
     folder = world.input / key
     folder.mkdir()
     pq.write_table(rows(start, 1), folder / "0.parquet")
-    attempt = world.stage(world.request(key, source=Files(f"{folder}/*.parquet")))
-    groups.commit([attempt.checkpoint], target or world.target())
+    origin = msgspec.structs.replace(ORIGIN, task_id=task_id)
+    world.commit(world.stage(world.request(key, source=Files(f"{folder}/*.parquet"), origin=origin)))
     return [start]
 
 
@@ -163,14 +162,14 @@ def test_a_commit_followed_by_as_many_as_the_property_holds_is_still_found(world
     assert world.ids() == IDS + later
 
 
-def test_a_commit_is_found_by_a_task_of_another_name(world):
+def test_a_commit_is_found_whatever_other_tasks_commit_meanwhile(world):
     attempt = landed_without_record(world)
     foreign = foreign_append(world)
-    renamed = IcebergTarget(world.catalog, "shop.orders", "other-stream")
-    later = committed_under(world, "later", 500, renamed)
+    later = [n for number in range(3) for n in committed_under(world, f"later-{number}", 500 + number, f"task-{number}")]
     expire_all_but_the_head(world)
-    groups.commit([attempt.checkpoint], renamed)
-    assert world.ids() == IDS + later + foreign
+    (again,) = world.commit(attempt)
+    assert again.landed_now is False
+    assert world.ids() == sorted([*IDS, *later, *foreign])
 
 
 def test_a_commit_that_was_rolled_back_is_not_repeated(world):

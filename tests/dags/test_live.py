@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from pathlib import Path
 
@@ -128,5 +127,13 @@ def spark_processes(world):
 
 
 def alive(pids):
-    done = subprocess.run(["ps", "-o", "pid=,stat=", "-p", ",".join(pids)], capture_output=True, text=True, check=False)
-    return [line for line in done.stdout.splitlines() if "Z" not in line]
+    """Those of them that run, and are not only waiting to be reaped."""
+    running = []
+    for pid in pids:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if state != "Z":
+            running.append(pid)
+    return running

@@ -41,6 +41,7 @@ def commit(world: World, written: list[Written], name: str = "shop.orders") -> T
     group = Group(
         id=hashlib.sha256(key.encode()).hexdigest()[:32],
         members=(Member(key=key, generation=1),),
+        stream="tests",
         bound_at=now(),
         horizon=target.horizon(),
     )

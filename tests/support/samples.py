@@ -75,7 +75,7 @@ PLAN = Plan(
     splits=(Split(id="000000", bytes=4096, read={"pieces": [[["orders/1.parquet", 4096, '"etag"'], None, None]]}),),
 )
 
-GROUP = Group(id="0f" * 16, members=(Member(key=KEY.value, generation=1),), bound_at=AT, horizon=7)
+GROUP = Group(id="0f" * 16, members=(Member(key=KEY.value, generation=1),), stream="ab" * 8, bound_at=AT, horizon=7)
 
 SAMPLES: dict[str, Document] = {
     "header.json": HEADER,

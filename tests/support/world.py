@@ -111,7 +111,7 @@ class World:
         return WriteRequest(**(facts | changes))
 
     def target(self, name: str = "shop.orders", catalog: Catalog | None = None) -> IcebergTarget:
-        return IcebergTarget(catalog or self.catalog, name, "stream")
+        return IcebergTarget(catalog or self.catalog, name)
 
     def attempt(self, request: WriteRequest | None = None, name: str = "shop.orders") -> WriteAttempt:
         return WriteAttempt(self.store, self.target(name), request or self.request())

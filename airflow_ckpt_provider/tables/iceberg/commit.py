@@ -61,13 +61,11 @@ PATIENCE_S, FIRST_WAIT_S, LONGEST_WAIT_S = 600.0, 0.05, 5.0
 class Commit(NamedTuple):
     """What is to be committed.
 
-    :param stream: whose memory, in a table property, remembers the commit; see ``history``.
     :param manifests: all staged manifests of the group.
     """
 
     group: Group
     branch: str
-    stream: str
     manifests: Sequence[StagedManifest]
 
     @property
@@ -97,14 +95,14 @@ def find(table: Table, commit: Commit) -> Landed | None:
     remembered = recall(metadata, commit.group.id)
     if remembered is not None:
         return Landed(remembered.snapshot_id, _time(remembered.timestamp_ms), landed_now=False)
-    memory = memory_of(metadata, commit.stream)
+    memory = memory_of(metadata, commit.group.stream)
     horizon = commit.group.horizon
     if lineage.reaches > horizon and (memory is None or memory.since > horizon):
         raise HistoryExpiredError(
             f"It cannot be told whether {_keys(commit)} was committed to {name}: a commit was begun when the table stood at "
             f"sequence number {horizon}, the snapshots up to {lineage.reaches} are expired since, and the table property "
-            f"{PROPERTY_PREFIX}{commit.stream} does not reach back that far either. Nothing was changed. Look for the rows in the "
-            "table; if they are there, mark the task as success, if not, run the write under another idempotence key."
+            f"{PROPERTY_PREFIX}{commit.group.stream} does not reach back that far either. Nothing was changed. Look for the rows "
+            "in the table; if they are there, mark the task as success, if not, run the write under another idempotence key."
         )
     return None
 
@@ -201,13 +199,13 @@ def build(table: Table, commit: Commit) -> tuple[tuple[TableUpdate, ...], tuple[
         summary=summary,
         schema_id=metadata.current_schema_id,
     )
-    memory = memory_of(metadata, commit.stream) or begin_memory(lineage_of(metadata, commit.branch))
+    memory = memory_of(metadata, commit.group.stream) or begin_memory(lineage_of(metadata, commit.branch))
     memory = memory.adding(Remembered(commit.group.id, commit.snapshot_id, snapshot.timestamp_ms, sequence_number))
     return (
         (
             AddSnapshotUpdate(snapshot=snapshot),
             SetSnapshotRefUpdate(snapshot_id=commit.snapshot_id, ref_name=commit.branch, type="branch"),  # type: ignore[call-arg]
-            SetPropertiesUpdate(updates={PROPERTY_PREFIX + commit.stream: msgspec.json.encode(memory).decode()}),
+            SetPropertiesUpdate(updates={PROPERTY_PREFIX + commit.group.stream: msgspec.json.encode(memory).decode()}),
         ),
         (AssertTableUUID(uuid=metadata.table_uuid), AssertRefSnapshotId(ref=commit.branch, snapshot_id=parent_id)),
         snapshot.timestamp_ms,

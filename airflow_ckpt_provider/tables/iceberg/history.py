@@ -41,11 +41,6 @@ def snapshot_id_of(group_id: str) -> int:
     return int.from_bytes(hashlib.sha256(group_id.encode()).digest()[:8], "big") & 0x7FFF_FFFF_FFFF_FFFF or 1
 
 
-def stream_of(dag_id: str, task_id: str) -> str:
-    """Name of the property's stream: all runs of one task."""
-    return hashlib.sha256(f"{dag_id}\0{task_id}".encode()).hexdigest()[:16]
-
-
 class Remembered(msgspec.Struct, frozen=True, array_like=True):
     """One commit in the property: group, snapshot id, time in milliseconds since 1970 and sequence number."""
 

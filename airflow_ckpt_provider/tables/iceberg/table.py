@@ -47,16 +47,14 @@ class IcebergTarget:
 
     :param catalog: an open pyiceberg catalog.
     :param identifier: ``namespace.table``.
-    :param stream: whose commits the table property remembers together; see ``history``.
     :raises InvalidInputError: if the identifier is none.
     """
 
-    def __init__(self, catalog: Catalog, identifier: str, stream: str) -> None:
+    def __init__(self, catalog: Catalog, identifier: str) -> None:
         if "." not in identifier or not all(identifier.split(".")):
             raise InvalidInputError(f"table={identifier!r} is not of the form 'namespace.table'.")
         self.catalog = catalog
         self.identifier = identifier
-        self._stream = stream
 
     def load(self) -> Table:
         """The table as it is now.
@@ -146,7 +144,7 @@ class IcebergTarget:
 
     def find(self, group: Group, binding: TableBinding) -> Landed | None:
         """Look for the commit of ``group`` in the table's history."""
-        return find(self.load_bound(binding), Commit(group, binding.branch, self._stream, ()))
+        return find(self.load_bound(binding), Commit(group, binding.branch, ()))
 
     def landed_earlier(self, groups: Iterable[Group], branch: str, table: Table) -> str | None:
         """Id of the first of these groups whose rows are in the table; one that was rolled back has none there.
@@ -155,7 +153,7 @@ class IcebergTarget:
         """
         for group in groups:
             with contextlib.suppress(RolledBackError):
-                if find(table, Commit(group, branch, self._stream, ())) is not None:
+                if find(table, Commit(group, branch, ())) is not None:
                     return group.id
         return None
 
@@ -173,7 +171,7 @@ class IcebergTarget:
             _require_evolved_safely(table, binding)
             before_swap(table)
 
-        commit = Commit(group, binding.branch, self._stream, manifests)
+        commit = Commit(group, binding.branch, manifests)
         return commit_once(self.catalog, lambda: self.load_bound(binding), commit, check)
 
     def require_files(self, files: Sequence[StagedFile], manifests: Sequence[JsonObject]) -> None:
@@ -195,21 +193,24 @@ class IcebergTarget:
 
 def _sizes(io: Any, paths: list[str]) -> list[int | None]:  # noqa: ANN401 - any pyiceberg FileIO
     """Sizes of files, None for those that are not there; in one call for each file system where Arrow has one."""
-    from urllib.parse import urlsplit
-
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     if not isinstance(io, PyArrowFileIO):
         inputs = [io.new_input(path) for path in paths]
         return [len(one) if one.exists() else None for one in inputs]
     sizes: list[int | None] = [None] * len(paths)
-    places: dict[tuple[str, str], list[int]] = {}
+    places: dict[str, list[int]] = {}
     for index, path in enumerate(paths):
-        parts = urlsplit(path)
-        places.setdefault((parts.scheme or "file", parts.netloc), []).append(index)
-    for (scheme, netloc), indexes in places.items():
-        plain = [io.parse_location(paths[index])[2] for index in indexes]
-        for index, info in zip(indexes, io.fs_by_scheme(scheme, netloc).get_file_info(plain), strict=True):
+        scheme, _, rest = path.rpartition("://")
+        places.setdefault(f"{scheme}://{rest.partition('/')[0]}", []).append(index)
+    for indexes in places.values():
+        # All paths of one place are parsed alike: what is cut off the first is cut off all, which saves most of the time.
+        first = paths[indexes[0]]
+        scheme, netloc, plain = io.parse_location(first)
+        cut = len(first) - len(plain)
+        same = first.endswith(plain)
+        names = [paths[index][cut:] if same else io.parse_location(paths[index])[2] for index in indexes]
+        for index, info in zip(indexes, io.fs_by_scheme(scheme, netloc).get_file_info(names), strict=True):
             sizes[index] = info.size if info.is_file else None
     return sizes
 
