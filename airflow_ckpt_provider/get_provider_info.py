@@ -27,15 +27,9 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
-        "sensors": [
-            {"integration-name": "Checkpointed writes", "python-modules": ["airflow_ckpt_provider.sensors.checkpoint"]}
-        ],
-        "triggers": [
-            {"integration-name": "Checkpointed writes", "python-modules": ["airflow_ckpt_provider.triggers.checkpoint"]}
-        ],
-        "hooks": [
-            {"integration-name": "Checkpointed writes", "python-modules": ["airflow_ckpt_provider.hooks.checkpoint"]}
-        ],
+        "sensors": [{"integration-name": "Checkpointed writes", "python-modules": ["airflow_ckpt_provider.sensors.checkpoint"]}],
+        "triggers": [{"integration-name": "Checkpointed writes", "python-modules": ["airflow_ckpt_provider.triggers.checkpoint"]}],
+        "hooks": [{"integration-name": "Checkpointed writes", "python-modules": ["airflow_ckpt_provider.hooks.checkpoint"]}],
         "connection-types": [
             {
                 "connection-type": "checkpoint",
