@@ -289,10 +289,11 @@ def from_json(name: str, data: bytes, kind: type[AnyDocument]) -> AnyDocument:
 
 
 def _corrupt(name: str, what: str) -> CorruptObjectError:
-    return CorruptObjectError(
-        f"Object {name} in the checkpoint store {what}. It is not treated as absent. Restore it, or redo the write "
-        'under a new generation by running with the configuration {"checkpoint": "restart"}.'
-    )
+    # A restart reads the header, group, commit and tombstone of the old generation, and so cannot get around those.
+    redo = "use another idempotence key"
+    if name.endswith(("plan.json.zst", "seal.json")) or "/staged/" in name:
+        redo = 'redo the write under a new generation by running with the configuration {"checkpoint": "restart"}'
+    return CorruptObjectError(f"Object {name} in the checkpoint store {what}. It is not treated as absent. Restore it, or {redo}.")
 
 
 def _brief(value: JsonObject) -> str:

@@ -29,6 +29,13 @@ class IdempotenceKey:
     value: str
 
     def __post_init__(self) -> None:
+        if not isinstance(self.value, str):
+            raise InvalidInputError(f"The idempotence key {self.value!r} is a {type(self.value).__name__} and not a string.")
+        if self.value == "None":
+            raise InvalidInputError(
+                "The idempotence key is 'None': its template renders to nothing in this run, and every such run would share one "
+                "key. Use a template that has a value in every run, or leave idempotence_key out to use the default."
+            )
         if not self.value or self.value != self.value.strip():
             raise InvalidInputError(
                 f"The idempotence key {self.value!r} is empty or has white space around it. Leave idempotence_key out to "

@@ -56,8 +56,13 @@ class Reference(TypedDict):
     commit: NotRequired[CommitFacts]
 
 
-def reference(checkpoint: Checkpoint, seal: Seal, state: State, *, recovered: int, written: int) -> Reference:
-    """Reference to a sealed checkpoint."""
+def reference(
+    checkpoint: Checkpoint, seal: Seal, state: State, *, recovered: int, written: int, map_index: int | None = None
+) -> Reference:
+    """Reference to a sealed checkpoint.
+
+    :param map_index: of the task that hands it on; that of the task that created the checkpoint if None.
+    """
     header = checkpoint.header
     return Reference(
         idempotence_key=header.key,
@@ -68,7 +73,7 @@ def reference(checkpoint: Checkpoint, seal: Seal, state: State, *, recovered: in
         format=header.table.format,
         mode=header.mode,
         state=state.value,
-        map_index=header.origin.map_index,
+        map_index=header.origin.map_index if map_index is None else map_index,
         splits=SplitCounts(total=seal.splits, recovered=recovered, written=written),
         rows=seal.rows,
         bytes=seal.bytes,
@@ -83,7 +88,7 @@ def resolve(store: CheckpointStore, pointer: str | Reference) -> Checkpoint | No
     """
     if isinstance(pointer, str):
         return Checkpoint.latest(store, IdempotenceKey(pointer))
-    if pointer["store"] != store.uri:
+    if pointer["store"].rstrip("/") != store.uri.rstrip("/"):
         raise InvalidInputError(
             f"The reference to the key {pointer['idempotence_key']!r} points to the store {pointer['store']}, but the "
             f"connection opens {store.uri}. The connection was changed, or is another one on this worker."

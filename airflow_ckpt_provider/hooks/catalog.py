@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.location import refuse_credentials
+from airflow_ckpt_provider.exceptions import RetryableError
 from airflow_ckpt_provider.hooks.checkpoint import connection_or_none, embedded_home
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def iceberg_catalog(iceberg_conn_id: str = DEFAULT_CONN_ID) -> Catalog:
 
     :param iceberg_conn_id: id of the connection
     :raises InvalidInputError: if the connection is missing or of another type.
+    :raises RetryableError: if the catalog does not answer.
     """
     connection = connection_or_none(iceberg_conn_id, DEFAULT_CONN_ID, {"iceberg"})
     if connection is None:
@@ -30,7 +32,12 @@ def iceberg_catalog(iceberg_conn_id: str = DEFAULT_CONN_ID) -> Catalog:
 
     if connection.host:
         refuse_credentials(connection.host)
-    return IcebergHook(iceberg_conn_id).catalog
+    try:
+        return IcebergHook(iceberg_conn_id).catalog
+    except Exception as error:
+        raise RetryableError(
+            f"The catalog of the connection {iceberg_conn_id!r} could not be opened: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _embedded() -> Catalog:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.checkpoint.reference import Reference
 
 
@@ -63,7 +62,7 @@ class CheckpointCommitOperator(BaseOperator):
         for snapshot_id in dict.fromkeys(one.commit.snapshot_id for one in settled):
             members = [one for one in settled if one.commit.snapshot_id == snapshot_id]
             self._log_outcome(snapshot_id, members)
-        references = [_committed(one) for one in settled]
+        references = [_committed(one, pointer) for one, pointer in zip(settled, found, strict=True)]
         return references if is_list else references[0]
 
     def _log_outcome(self, snapshot_id: int | None, members: list[groups.Settled]) -> None:
@@ -76,9 +75,9 @@ class CheckpointCommitOperator(BaseOperator):
             self.log.info("Snapshot %d had landed before: %s rows. Nothing is repeated.", snapshot_id, f"{rows:,}")
 
 
-def _committed(one: groups.Settled) -> Reference:
-    checkpoint: Checkpoint = one.checkpoint
-    found = reference(checkpoint, one.seal, State.COMMITTED, recovered=one.seal.splits, written=0)
+def _committed(one: groups.Settled, pointer: str | Reference) -> Reference:
+    map_index = None if isinstance(pointer, str) else pointer.get("map_index")
+    found = reference(one.checkpoint, one.seal, State.COMMITTED, recovered=one.seal.splits, written=0, map_index=map_index)
     found["commit"] = CommitFacts(
         snapshot_id=one.commit.snapshot_id, committed_at=one.commit.committed_at.isoformat(), landed_now=one.landed_now
     )

@@ -98,6 +98,7 @@ class CheckpointedIcebergWriteOperator(BaseOperator):
         self.spark_conn_id = spark_conn_id
         self.spark_conf = spark_conf
         self.checkpoint_conn_id = checkpoint_conn_id
+        self._has_key = idempotence_key is not None
         self._run: StageRun | None = None
 
     def prepare_for_execution(self) -> CheckpointedIcebergWriteOperator:
@@ -120,7 +121,12 @@ class CheckpointedIcebergWriteOperator(BaseOperator):
     def _execute(self, context: Context) -> Reference:
         _require_supported(self.mode, self.partition_by, self.on_change, self.on_rerun)
         require_equal_pyspark()
-        key = IdempotenceKey(self.idempotence_key) if self.idempotence_key is not None else default_key(context)
+        # A template that renders to nothing must not fall back to the default in silence.
+        key = (
+            IdempotenceKey("None" if self.idempotence_key is None else self.idempotence_key)
+            if self._has_key
+            else default_key(context)
+        )
         context["ti"].xcom_push(key="idempotence_key", value=key.value)
         attempt = self._open(context, key)
         checkpoint = attempt.checkpoint
@@ -130,7 +136,7 @@ class CheckpointedIcebergWriteOperator(BaseOperator):
         )  # fmt: skip
         plan = attempt.plan()
         if attempt.commit is not None:
-            return self._reused(attempt, plan)
+            return self._reused(context, attempt, plan)
         if checkpoint.sealed() is not None:
             self.log.info("All %d splits are staged and sealed. No Spark is started.", len(plan.splits))
             missing: list[Split] = []
@@ -142,7 +148,9 @@ class CheckpointedIcebergWriteOperator(BaseOperator):
             "Sealed: %d splits (%d recovered, %d written now), %s rows in %d files. Ready to be committed.",
             seal.splits, len(plan.splits) - len(missing), len(missing), f"{seal.rows:,}", seal.files,
         )  # fmt: skip
-        return reference(checkpoint, seal, State.SEALED, recovered=len(plan.splits) - len(missing), written=len(missing))
+        recovered = len(plan.splits) - len(missing)
+        map_index = origin_of(context).map_index
+        return reference(checkpoint, seal, State.SEALED, recovered=recovered, written=len(missing), map_index=map_index)
 
     def _open(self, context: Context, key: IdempotenceKey) -> WriteAttempt:
         source = Files(self.source) if isinstance(self.source, str) else self.source
@@ -183,7 +191,7 @@ class CheckpointedIcebergWriteOperator(BaseOperator):
     def _report(self, progress: Progress) -> None:
         self.log.info("%s", progress)
 
-    def _reused(self, attempt: WriteAttempt, plan: Plan) -> Reference:
+    def _reused(self, context: Context, attempt: WriteAttempt, plan: Plan) -> Reference:
         commit = attempt.commit
         seal = attempt.checkpoint.sealed()
         if commit is None or seal is None:
@@ -193,7 +201,8 @@ class CheckpointedIcebergWriteOperator(BaseOperator):
             "The key is committed already as snapshot %s, at %s. Nothing is written; no Spark is started.",
             commit.snapshot_id, commit.committed_at.isoformat(),
         )  # fmt: skip
-        found = reference(attempt.checkpoint, seal, State.COMMITTED, recovered=len(plan.splits), written=0)
+        map_index = origin_of(context).map_index
+        found = reference(attempt.checkpoint, seal, State.COMMITTED, recovered=len(plan.splits), written=0, map_index=map_index)
         found["commit"] = CommitFacts(
             snapshot_id=commit.snapshot_id, committed_at=commit.committed_at.isoformat(), landed_now=False
         )

@@ -6,6 +6,7 @@ tries of a task have in common. Try number, task instance id and the run id of a
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import Origin
@@ -34,14 +35,14 @@ def default_key(context: Context) -> IdempotenceKey:
     run = ti.run_id
     if run.startswith(TEMPORARY_RUN):
         logical_date = context["dag_run"].logical_date
-        run = logical_date.isoformat() if logical_date else "adhoc"
+        run = logical_date.astimezone(UTC).isoformat() if logical_date else "adhoc"
     return IdempotenceKey(f"{ti.dag_id}/{ti.task_id}/{run}/{_map_index(context)}")
 
 
 def restart_token(context: Context) -> str | None:
     """Identity of the restart that this run asks for, or None.
 
-    It is the same for all tries of a task and another after the run was cleared, so that a retry resumes what the restart began.
+    It is the run's id: a retry, and a task of the run that was cleared, resume what the restart began instead of beginning again.
 
     :raises InvalidInputError: for another value than ``restart``.
     """
@@ -52,7 +53,7 @@ def restart_token(context: Context) -> str | None:
         return None
     if wish != RESTART:
         raise InvalidInputError(f'The run asks for {{"{OVERRIDE}": {wish!r}}}; the only value there is {RESTART!r}.')
-    return f"{dag_run.run_id}#{getattr(dag_run, 'clear_number', 0) or 0}"
+    return str(dag_run.run_id)
 
 
 def _map_index(context: Context) -> int:

@@ -11,6 +11,8 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State, now, this_host
 from airflow_ckpt_provider.checkpoint.documents import Attempt, Header, fingerprint
 from airflow_ckpt_provider.exceptions import InvalidInputError, RestartRefusedError
@@ -137,8 +139,9 @@ class WriteAttempt:
         wanted = self._header(latest.header.generation)
         following = latest.header.generation + 1
         if latest.discarded() is not None:
+            self._require_settled(latest)
             return Checkpoint.create(self._store, self._header(following))
-        if request.restart_token is not None and latest.header.restart_token != request.restart_token:
+        if request.restart_token is not None and not self._served(latest, request.restart_token):
             self._discard(latest, "restart was asked for")
             return Checkpoint.create(self._store, self._header(following))
         changes = latest.header.differences(wanted)
@@ -148,8 +151,19 @@ class WriteAttempt:
         latest.require_binding(wanted)
         return latest
 
+    def _served(self, latest: Checkpoint, token: str) -> bool:
+        """Whether this restart opened a generation already; a newer one may belong to somebody else since."""
+        older = (Checkpoint.at(self._store, latest.key, generation) for generation in range(1, latest.header.generation))
+        return any(checkpoint.header.restart_token == token for checkpoint in (latest, *older))
+
     def _discard(self, checkpoint: Checkpoint, why: str) -> None:
         """Give up a generation that did not land. One that landed is not given up: its rows are in the table."""
+        sibling, mine = checkpoint.header.origin, self._request.origin
+        if sibling != mine and msgspec.structs.replace(sibling, map_index=mine.map_index) == mine:
+            raise RestartRefusedError(
+                f"The key {checkpoint.key.value!r} is used by map index {sibling.map_index} and {mine.map_index} of one mapped "
+                "task in one run, which would discard each other's work. Put something of each into idempotence_key, or leave it out."
+            )
         same_table = checkpoint.header.table.identifier == self._binding.identifier
         recorded = checkpoint.committed() if not same_table else groups.landed(checkpoint, self._table)
         if recorded is None and not same_table and checkpoint.group() is not None:
@@ -165,6 +179,19 @@ class WriteAttempt:
                 "write (on_rerun='replace') is not supported yet. Use another idempotence key if you want the rows twice."
             )
         checkpoint.discard(why)
+        self._require_settled(checkpoint)
+
+    def _require_settled(self, checkpoint: Checkpoint) -> None:
+        """Look a second time, after the tombstone: a commit that began in between is seen here, or sees the tombstone.
+
+        One in this table is looked for again when the newer generation is committed; one in another table is not.
+        """
+        if checkpoint.group() is None or checkpoint.header.table.uuid == self._binding.uuid:
+            return
+        raise RestartRefusedError(
+            f"A commit of the key {checkpoint.key.value!r} to {checkpoint.header.table.identifier} was under way while it was "
+            "discarded. Use another idempotence key for the other table."
+        )
 
     def _header(self, generation: int) -> Header:
         request = self._request

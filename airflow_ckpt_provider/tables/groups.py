@@ -25,6 +25,7 @@ from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
     NotSealedError,
     RestartRefusedError,
+    RolledBackError,
 )
 from airflow_ckpt_provider.tables.protocol import Landed
 
@@ -77,7 +78,12 @@ def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
     if recorded.snapshot_id is None or group is None:
         return
     with contextlib.suppress(HistoryExpiredError):
-        table.find(group, checkpoint.header.table)
+        if table.find(group, checkpoint.header.table) is None:
+            raise RolledBackError(
+                f"The key {checkpoint.key.value!r} was committed as snapshot {recorded.snapshot_id}, and "
+                f"{checkpoint.header.table.identifier} does not show it any more: the table was set back to earlier metadata. It "
+                "is not committed again. To redo the write, run it under another idempotence key."
+            )
 
 
 def commit(checkpoints: Sequence[Checkpoint], table: Table) -> list[Settled]:
@@ -91,11 +97,15 @@ def commit(checkpoints: Sequence[Checkpoint], table: Table) -> list[Settled]:
     seals = {checkpoint.member: _sealed(checkpoint) for checkpoint in checkpoints}
     settled: dict[Member, tuple[Commit, bool]] = {}
     fresh: list[Checkpoint] = []
+    verified: set[str] = set()
     for checkpoint in checkpoints:
         if checkpoint.member in settled:
             continue
         recorded = checkpoint.committed()
         if recorded is not None:
+            if recorded.group not in verified:
+                verify(checkpoint, recorded, table)
+                verified.add(recorded.group)
             settled[checkpoint.member] = (recorded, False)
             continue
         checkpoint.require_live()
@@ -130,13 +140,16 @@ def _settle(group: Group, store: CheckpointStore, table: Table) -> dict[Member, 
     if not bound:
         return {}
     checkpoints = [checkpoint for checkpoint, _ in bound]
-    group = msgspec.structs.replace(group, horizon=min(found.horizon for _, found in bound))
+    # Its id is that of all who were meant to be in it; what the snapshot says of itself is who is.
+    members = tuple(checkpoint.member for checkpoint in checkpoints)
+    group = msgspec.structs.replace(group, horizon=min(found.horizon for _, found in bound), members=members)
     seals = [_sealed(checkpoint) for checkpoint in checkpoints]
     binding = checkpoints[0].header.table
     if sum(seal.rows for seal in seals) == 0:
+        _require_nothing_earlier(checkpoints, table)
         outcome = Landed(None, now(), landed_now=False)
     else:
-        outcome = table.find(group, binding) or _land(group, checkpoints, seals, table)
+        outcome = table.find(group, binding, seals) or _land(group, checkpoints, seals, table)
     return {checkpoint.member: (_record(checkpoint, group, outcome), outcome.landed_now) for checkpoint in checkpoints}
 
 
@@ -151,16 +164,28 @@ def _land(group: Group, checkpoints: Sequence[Checkpoint], seals: Sequence[Seal]
         for checkpoint in checkpoints:
             # A discard puts its tombstone first and looks for our group second; we did it the other way round.
             _require_live_together(checkpoint, checkpoints)
-        found = table.landed_earlier(earlier, checkpoints[0].header.table.branch, base)
-        if found is not None:
-            raise RestartRefusedError(
-                f"An earlier generation of the key {checkpoints[0].key.value!r} was discarded while its commit was under way, and "
-                f"that commit ({found}) has landed after all. Committing the newer generation would double the rows; nothing was "
-                "changed. Keep the earlier rows and mark the task as success, or remove them before you run the write under "
-                "another key."
-            )
+        _refuse(table.landed_earlier(earlier, checkpoints[0].header.table.branch, base), checkpoints)
 
     return table.commit(group, checkpoints[0].header.table, seals, before_swap)
+
+
+def _require_nothing_earlier(checkpoints: Sequence[Checkpoint], table: Table) -> None:
+    """What is checked before a swap, for checkpoints without rows, which make none."""
+    for checkpoint in checkpoints:
+        for group in _earlier_groups(checkpoint):
+            with contextlib.suppress(RolledBackError):
+                if table.find(group, checkpoint.header.table) is not None:
+                    _refuse(group.id, checkpoints)
+
+
+def _refuse(found: str | None, checkpoints: Sequence[Checkpoint]) -> None:
+    if found is not None:
+        raise RestartRefusedError(
+            f"An earlier generation of the key {checkpoints[0].key.value!r} was discarded while its commit was under way, and "
+            f"that commit ({found}) has landed after all. Committing the newer generation would double the rows; nothing was "
+            "changed. Keep the earlier rows and mark the task as success, or remove them before you run the write under "
+            "another key."
+        )
 
 
 def _require_live_together(checkpoint: Checkpoint, members: Sequence[Checkpoint]) -> None:

@@ -73,7 +73,7 @@ class Table(Protocol):
         """What executors write with: the schema and spec that ``binding`` pinned."""
         ...
 
-    def find(self, group: Group, binding: TableBinding) -> Landed | None:
+    def find(self, group: Group, binding: TableBinding, seals: Sequence[Seal] = ()) -> Landed | None:
         """Look for the commit of ``group`` in the table's history (I1, I10)."""
         ...
 

@@ -89,7 +89,7 @@ class Files:
         if self.columns is not None:
             facts["columns"] = self.columns
         if self.filter is not None:
-            facts["filter"] = msgspec.to_builtins(self.filter, str_keys=True)
+            facts["filter"] = msgspec.to_builtins(self.filter, str_keys=True, order="deterministic")
         return facts
 
     def plan(self, options: Mapping[str, str]) -> Plan:

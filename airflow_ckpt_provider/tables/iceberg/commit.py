@@ -16,6 +16,7 @@ Why it is exactly once:
 
 from __future__ import annotations
 
+import hashlib
 import random
 import time
 import uuid
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from airflow_ckpt_provider.exceptions import (
+    BindingMismatchError,
     CommitRefusedError,
     HistoryExpiredError,
     OutcomeUnknownError,
@@ -33,6 +35,7 @@ from airflow_ckpt_provider.exceptions import (
 )
 from airflow_ckpt_provider.tables.iceberg.history import (
     PROPERTY_PREFIX,
+    SUMMARY_STAGED,
     Remembered,
     begin_memory,
     lineage_of,
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
     from airflow_ckpt_provider.checkpoint.documents import Group
@@ -72,6 +76,11 @@ class Commit(NamedTuple):
     def snapshot_id(self) -> int:
         return snapshot_id_of(self.group.id)
 
+    @property
+    def staged(self) -> str:
+        """Digest of the staged manifests' paths, which no other attempt can have."""
+        return hashlib.sha256("\0".join(sorted(manifest.path for manifest in self.manifests)).encode()).hexdigest()[:32]
+
 
 def find(table: Table, commit: Commit) -> Landed | None:
     """Look for the group in the table's history.
@@ -84,15 +93,18 @@ def find(table: Table, commit: Commit) -> Landed | None:
     lineage = lineage_of(metadata, commit.branch)
     snapshot = lineage.snapshots.get(commit.snapshot_id)
     if snapshot is not None:
+        _require_ours(snapshot, commit, ".".join(table.name()))
         return Landed(snapshot.snapshot_id, _time(snapshot.timestamp_ms), landed_now=False)
     name = ".".join(table.name())
-    if metadata.snapshot_by_id(commit.snapshot_id) is not None:
+    remembered = recall(metadata, commit.group.id)
+    # Remembered at a place in history that is there to be seen, and not there: rolled back, and its snapshot expired.
+    gone = remembered is not None and remembered.sequence_number > lineage.reaches
+    if gone or metadata.snapshot_by_id(commit.snapshot_id) is not None:
         raise RolledBackError(
             f"The commit {commit.group.id} of {_keys(commit)} is snapshot {commit.snapshot_id} of {name}, which was rolled back: "
             f"it is no ancestor of {commit.branch} any more. It is not committed again. To redo the write, run it under another "
             "idempotence key."
         )
-    remembered = recall(metadata, commit.group.id)
     if remembered is not None:
         return Landed(remembered.snapshot_id, _time(remembered.timestamp_ms), landed_now=False)
     memory = memory_of(metadata, commit.group.stream)
@@ -105,6 +117,17 @@ def find(table: Table, commit: Commit) -> Landed | None:
             "in the table; if they are there, mark the task as success, if not, run the write under another idempotence key."
         )
     return None
+
+
+def _require_ours(snapshot: Snapshot, commit: Commit, name: str) -> None:
+    """Refuse to take the commit of another checkpoint store for ours: keys are unique in one store only."""
+    staged = snapshot.summary[SUMMARY_STAGED] if snapshot.summary else None
+    if commit.manifests and staged is not None and staged != commit.staged:
+        raise BindingMismatchError(
+            f"{_keys(commit)} was committed to {name} before, as snapshot {snapshot.snapshot_id}, from other staged files than "
+            "these: another checkpoint store holds a checkpoint with the same key. Nothing was changed and these rows are not in "
+            "the table. If they are the same rows, mark the task as success; if not, use another idempotence_key."
+        )
 
 
 def commit_once(
@@ -164,6 +187,7 @@ def build(table: Table, commit: Commit) -> tuple[tuple[TableUpdate, ...], tuple[
     from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
     from pyiceberg.table.update import (
         AddSnapshotUpdate,
+        AssertCurrentSchemaId,
         AssertRefSnapshotId,
         AssertTableUUID,
         SetPropertiesUpdate,
@@ -189,7 +213,8 @@ def build(table: Table, commit: Commit) -> tuple[tuple[TableUpdate, ...], tuple[
     if partitions:
         facts["changed-partition-count"] = str(len(partitions))
     summary = update_snapshot_summaries(
-        Summary(operation=Operation.APPEND, **facts, **summary_of(commit.group)), parent.summary if parent else None
+        Summary(operation=Operation.APPEND, **facts, **summary_of(commit.group), **{SUMMARY_STAGED: commit.staged}),
+        parent.summary if parent else None,
     )
     snapshot = Snapshot(
         snapshot_id=commit.snapshot_id,
@@ -207,7 +232,12 @@ def build(table: Table, commit: Commit) -> tuple[tuple[TableUpdate, ...], tuple[
             SetSnapshotRefUpdate(snapshot_id=commit.snapshot_id, ref_name=commit.branch, type="branch"),  # type: ignore[call-arg]
             SetPropertiesUpdate(updates={PROPERTY_PREFIX + commit.group.stream: msgspec.json.encode(memory).decode()}),
         ),
-        (AssertTableUUID(uuid=metadata.table_uuid), AssertRefSnapshotId(ref=commit.branch, snapshot_id=parent_id)),
+        (
+            AssertTableUUID(uuid=metadata.table_uuid),
+            AssertRefSnapshotId(ref=commit.branch, snapshot_id=parent_id),
+            # The rows were checked against this schema.
+            AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
+        ),
         snapshot.timestamp_ms,
     )
 

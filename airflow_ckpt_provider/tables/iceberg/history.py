@@ -29,6 +29,9 @@ SUMMARY_KEY = "airflow.checkpoint.key"
 SUMMARY_GENERATION = "airflow.checkpoint.generation"
 SUMMARY_KEYS = "airflow.checkpoint.keys"
 
+#: Digest of the staged manifests: tells commits of one key from two checkpoint stores apart.
+SUMMARY_STAGED = "airflow.checkpoint.staged"
+
 #: Prefix of the table properties that remember commits beyond the life of their snapshots; followed by the stream.
 PROPERTY_PREFIX = "airflow.checkpoint.commits."
 
@@ -83,7 +86,7 @@ def memory_of(metadata: TableMetadata, stream: str) -> Memory | None:
     except msgspec.DecodeError as error:
         raise CorruptObjectError(
             f"The table property {PROPERTY_PREFIX + stream} was altered and cannot be read ({error}). It guards against "
-            "committing twice; restore it from an earlier metadata file of the table."
+            "committing twice. Remove it: the next commit makes it anew from the table's history."
         ) from error
 
 

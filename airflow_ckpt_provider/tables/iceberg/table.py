@@ -119,11 +119,17 @@ class IcebergTarget:
         """Writer with the schema and spec that ``binding`` pinned."""
         table = self.load_bound(binding)
         metadata = table.metadata
+        spec = metadata.specs().get(binding.spec_id)
+        if spec is None:
+            raise SchemaMismatchError(
+                f"The partition spec {binding.spec_id} that this checkpoint was begun with was removed from the metadata of "
+                f'{self.identifier} since. Redo the write with the configuration {{"checkpoint": "restart"}}.'
+            )
         return IcebergWriter(
             self.identifier,
             metadata.location,
             _pinned_schema(table, binding),
-            metadata.specs()[binding.spec_id],
+            spec,
             dict(metadata.properties),
             {name: str(value) for name, value in table.io.properties.items() if value is not None},
         )
@@ -142,9 +148,10 @@ class IcebergTarget:
             )
         return table
 
-    def find(self, group: Group, binding: TableBinding) -> Landed | None:
-        """Look for the commit of ``group`` in the table's history."""
-        return find(self.load_bound(binding), Commit(group, binding.branch, ()))
+    def find(self, group: Group, binding: TableBinding, seals: Sequence[Seal] = ()) -> Landed | None:
+        """Look for the commit of ``group`` in the table's history; with ``seals``, it must be the commit of those."""
+        manifests = [StagedManifest.from_json(manifest) for seal in seals for manifest in seal.manifests]
+        return find(self.load_bound(binding), Commit(group, binding.branch, manifests))
 
     def landed_earlier(self, groups: Iterable[Group], branch: str, table: Table) -> str | None:
         """Id of the first of these groups whose rows are in the table; one that was rolled back has none there.
@@ -168,6 +175,7 @@ class IcebergTarget:
             raise RowCountError(f"{sealed} rows are sealed for {self.identifier}, but the staged manifests hold {staged} (I2).")
 
         def check(table: Table) -> None:
+            _require_specs(table, manifests)
             _require_evolved_safely(table, binding)
             before_swap(table)
 
@@ -224,6 +232,16 @@ def _pinned_schema(table: Table, binding: TableBinding) -> Schema:
             '{"checkpoint": "restart"}.'
         )
     return schema
+
+
+def _require_specs(table: Table, manifests: Sequence[StagedManifest]) -> None:
+    """Refuse to commit manifests of a partition spec that the table does not know any more: no engine could read it then."""
+    gone = {manifest.spec_id for manifest in manifests} - table.specs().keys()
+    if gone:
+        raise SchemaMismatchError(
+            f"The partition spec {min(gone)} that the rows were staged with was removed from the metadata of "
+            f'{".".join(table.name())} since. Redo the write with the configuration {{"checkpoint": "restart"}}.'
+        )
 
 
 def _require_evolved_safely(table: Table, binding: TableBinding) -> None:
