@@ -162,7 +162,7 @@ class WriteAttempt:
         if sibling != mine and msgspec.structs.replace(sibling, map_index=mine.map_index) == mine:
             raise RestartRefusedError(
                 f"The key {checkpoint.key.value!r} is used by map index {sibling.map_index} and {mine.map_index} of one mapped "
-                "task in one run, which would discard each other's work. Put something of each into idempotence_key, or leave it out."
+                "task in one run, which would discard each other's work. Put something of each into idempotence_key."
             )
         same_table = checkpoint.header.table.identifier == self._binding.identifier
         recorded = checkpoint.committed() if not same_table else groups.landed(checkpoint, self._table)
