@@ -25,7 +25,7 @@ def reason(problem: BaseException) -> str:
     :param problem: what Spark raised on the driver, classic or Connect.
     """
     lines = str(problem).splitlines()
-    starts = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call last)") or "): Traceback (" in line]
+    starts = [n for n, line in enumerate(lines) if "Traceback (most recent call last)" in line]
     if starts:
         found = _python_error(lines[starts[-1] + 1 :])
         if found:

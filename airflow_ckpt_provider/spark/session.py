@@ -97,19 +97,17 @@ def spark_session(target: SparkTarget, name: str) -> Iterator[SparkSession]:
     """
     require_equal_pyspark()
     quiet()
-    connected = "SPARK_CONNECT_MODE_ENABLED" in os.environ
-    with _environment(target):
-        spark, ours = _open(target, name)
-    try:
+    with contextlib.ExitStack() as stack:
+        if target.remote and "SPARK_CONNECT_MODE_ENABLED" not in os.environ:
+            # The mark that Connect leaves on a process, and that would turn every later session into a Connect client.
+            stack.callback(os.environ.pop, "SPARK_CONNECT_MODE_ENABLED", None)
+        with _environment(target):
+            spark, ours = _open(target, name)
+        if ours:
+            stack.callback(spark.stop)
         if target.remote or not _LOCAL.match(spark.conf.get("spark.master") or ""):
             ship_package(spark)
         yield spark
-    finally:
-        if ours:
-            spark.stop()
-        if target.remote and not connected:
-            # The mark that Connect leaves on a process, and that would turn every later session into a Connect client.
-            os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
 
 
 def _open(target: SparkTarget, name: str) -> tuple[SparkSession, bool]:
@@ -137,6 +135,8 @@ def _defaults(target: SparkTarget) -> dict[str, str]:
     if target.on_this_machine:
         # Nothing outside this machine talks to the driver; a host name that resolves elsewhere must not stop it.
         found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # Over TCP every task waits 40 ms for a delayed acknowledgement. Elsewhere the socket's path may be too long for one.
+        found["spark.python.unix.domain.socket.enabled"] = "true"
     if target.in_process:
         found["spark.ui.enabled"] = "false"
         if not {"SPARK_HOME", "SPARK_CONF_DIR"} & os.environ.keys():

@@ -42,7 +42,7 @@ def ship_package(spark: SparkSession) -> None:
     from pyspark import SparkFiles
 
     with contextlib.ExitStack() as stack:
-        if _is_connect(spark):
+        if is_connect(spark):
             # The server gets a copy at once.
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="airflow-ckpt-"))
         else:
@@ -63,7 +63,7 @@ def package_zip(folder: Path) -> Path:
     return target
 
 
-def _is_connect(spark: object) -> bool:
+def is_connect(spark: object) -> bool:
     """Connect sessions are of a class of their own, whose import needs packages that a classic session does not."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 

@@ -9,6 +9,7 @@ own split and no other, however many there are; and there is no shuffle whose fi
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 import time
 import uuid
@@ -22,7 +23,7 @@ from airflow_ckpt_provider.checkpoint.documents import Split
 from airflow_ckpt_provider.exceptions import InvalidInputError, StageFailedError, TerminalError
 from airflow_ckpt_provider.spark.reason import reason
 from airflow_ckpt_provider.spark.session import quiet
-from airflow_ckpt_provider.spark.ship import dumps
+from airflow_ckpt_provider.spark.ship import dumps, is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -149,7 +150,11 @@ class StageRun:
 
     def _interrupt(self, job: threading.Thread) -> None:
         while job.is_alive():
-            self._spark.interruptTag(self._tag)
+            if is_connect(self._spark):
+                self._spark.interruptTag(self._tag)
+            else:
+                # The tags of a classic session are known to the thread that set them only; those of its context are not.
+                self._spark.sparkContext.cancelJobsWithTag(self._tag)
             job.join(_CANCEL_AGAIN_S)
 
     def _watch(self, job: threading.Thread, report: Callable[[Progress], None]) -> None:
@@ -194,7 +199,10 @@ class StageRun:
     def _run_job(self, payload: bytes) -> None:
         try:
             # Tags belong to a thread, so this one sets its own.
-            self._spark.addTag(self._tag)
+            if is_connect(self._spark):
+                self._spark.addTag(self._tag)
+            else:
+                self._spark.sparkContext.addJobTag(self._tag)
             if self._cancelled.is_set():
                 raise StageFailedError("It was stopped before it began.")
             self._failures = self._run_tasks(payload)
@@ -253,6 +261,10 @@ def run_task(payload: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
                 error, message = type(problem).__name__, str(problem)
             row: dict[str, Any] = {"split": [split.id], "error": [error], "message": [message]}
             yield pa.RecordBatch.from_pydict(row, schema=pa.schema([(name, pa.string()) for name in row]))
+    if gc.get_freeze_count() == 0:
+        # Spark collects garbage after every task. What the first task has imported need not be looked through each time.
+        gc.collect()
+        gc.freeze()
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
 from support.standalone import Standalone, python_without_the_package
 from support.world import World
 

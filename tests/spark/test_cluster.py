@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from support.stages import Gate, prepare
+from support.standalone import children, wait_until
 
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
-from support.stages import Gate, Stage, prepare
-from support.standalone import children, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
-
+    from support.stages import Stage
     from support.standalone import Standalone
     from support.world import World
 
@@ -140,9 +140,9 @@ def test_code_of_a_dag_file_and_of_what_lies_beside_it_runs_on_executors(spark, 
 
 
 def kill_an_executor(cluster: Standalone, gate: Gate) -> None:
-    victim = next(pid for pid in cluster.executors("worker-0") if executor_of(pid, gate))
+    victim = next(pid for pid in cluster.executors(0) if executor_of(pid, gate))
     os.kill(victim, signal.SIGKILL)
-    wait_until(lambda: victim not in cluster.executors("worker-0"), "the end of the executor")
+    wait_until(lambda: victim not in cluster.executors(0), "the end of the executor")
 
 
 def kill_a_python_worker(cluster: Standalone, gate: Gate) -> None:
@@ -150,8 +150,8 @@ def kill_a_python_worker(cluster: Standalone, gate: Gate) -> None:
 
 
 def kill_a_worker(cluster: Standalone, gate: Gate) -> None:
-    cluster.kill_worker("worker-0")
-    cluster.start_worker("worker-0")
+    cluster.kill_worker(0)
+    cluster.start_worker(0)
 
 
 def executor_of(pid: int, gate: Gate) -> bool:
@@ -176,7 +176,7 @@ def test_a_kill_in_the_middle_of_a_split_costs_no_row_and_doubles_none(spark, wo
 
 
 def test_after_a_kill_of_the_driver_its_workers_end_and_a_retry_writes_only_the_rest(spark, world, tmp_path, cluster):
-    gate = Gate(tmp_path / "gate", first=200)
+    gate = Gate(tmp_path / "gate", below=200)
     command = [sys.executable, "-m", "support.stages", str(world.root), cluster.url, str(gate.folder), "200", "cancel"]
     with subprocess.Popen(command, cwd=Path(__file__).parents[1]) as driver:
         gate.wait_for(2)
@@ -184,10 +184,8 @@ def test_after_a_kill_of_the_driver_its_workers_end_and_a_retry_writes_only_the_
     gate.wait_until_gone()
     gate.open()
     stage = prepare(spark, world, world.request(transform=gate.transform))
-    first, = {attempt.id for attempt in stage.attempt.checkpoint.attempts() if attempt.pid == driver.pid} or {""}
     survived = stage.attempt.checkpoint.staged_ids()
     assert len(survived) == 2
     assert not set(stage.missing) & survived
     stage.stage()
     commit_and_check(world, stage)
-    assert first is not None

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from support.stages import prepare
 
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
-from support.stages import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

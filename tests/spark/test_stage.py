@@ -10,19 +10,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from support.stages import Gate, prepare
+from support.world import World
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, NullInRequiredColumnError, StageFailedError
 from airflow_ckpt_provider.spark import stage as stage_module
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
-from support.stages import Gate, prepare
-from support.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
@@ -95,7 +95,7 @@ def test_what_travels_with_each_task_does_not_grow_with_the_number_of_splits(spa
 
 def test_progress_only_grows_and_is_complete_at_the_end(spark, world, tmp_path, monkeypatch):
     monkeypatch.setattr(stage_module, "REPORT_EVERY_S", 0.05)
-    gate = Gate(tmp_path / "gate", first=100)
+    gate = Gate(tmp_path / "gate", below=100)
     threading.Thread(target=lambda: (gate.wait_for(1), gate.open())).start()
     stage = prepare(spark, world, world.request(transform=gate.transform))
     reports = stage.stage()
@@ -164,14 +164,14 @@ def test_an_error_of_the_users_transform_names_it_and_the_users_own_line(spark, 
 
 def test_an_error_without_a_message_is_named_too(spark, world):
     stage = prepare(spark, world, world.request(transform=operator.attrgetter("no_such_attribute")))
-    with pytest.raises(StageFailedError, match="AttributeError: .*no_such_attribute"):
+    with pytest.raises(StageFailedError, match=r"AttributeError: .*no_such_attribute"):
         stage.stage()
     stage = prepare(spark, world, world.request(transform=refuse, on_change="restart"))
     with pytest.raises(StageFailedError, match=r"'orders': AssertionError \(\S*test_stage.py, line \d+, in refuse\)"):
         stage.stage()
 
 
-def refuse(batch: pa.RecordBatch) -> pa.RecordBatch:
+def refuse(_: pa.RecordBatch) -> pa.RecordBatch:
     raise AssertionError
 
 

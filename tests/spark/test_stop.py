@@ -13,18 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from support.stages import Gate, prepare
+from support.standalone import alive, children, wait_until
 
 from airflow_ckpt_provider.exceptions import StageFailedError
 from airflow_ckpt_provider.spark import stage as stage_module
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
-from support.stages import Gate, prepare
-from support.standalone import alive, children
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
-
     from support.world import World
 
 pytestmark = pytest.mark.spark
@@ -34,14 +33,15 @@ SOON_S = 15.0  # "within seconds", on a machine that does other things
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    with spark_session(SparkTarget("local[2]"), "stops") as spark:
+    # Spark gives a task two seconds before it kills its Python worker.
+    with spark_session(SparkTarget("local[2]", conf={"spark.python.task.killTimeout": "200ms"}), "stops") as spark:
         yield spark
 
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Gate:
     """Lets the first two of four splits through."""
-    return Gate(tmp_path / "gate", first=200)
+    return Gate(tmp_path / "gate", below=200)
 
 
 def check_stopped_and_retry(spark: SparkSession, world: World, gate: Gate) -> None:
@@ -140,9 +140,12 @@ def test_a_driver_process_ends_soon_after_sigterm_with_all_that_it_started(spark
         jvms = children(driver.pid)
         asked = time.monotonic()
         driver.terminate()
-        assert driver.wait(SOON_S) == (1 if handler == "cancel" else 143)
+        try:
+            assert driver.wait(SOON_S) == (1 if handler == "cancel" else 143)
+        finally:
+            driver.kill()
     assert time.monotonic() - asked < SOON_S
     gate.wait_until_gone()
     assert jvms
-    assert not any(alive(pid) for pid in jvms)
+    wait_until(lambda: not any(alive(pid) for pid in jvms), "the end of the JVM", SOON_S)
     check_stopped_and_retry(spark, world, gate)

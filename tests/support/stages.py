@@ -58,18 +58,18 @@ class Gate:
     """A gate at which tasks wait with half of their split written.
 
     :param folder: a folder that executors see.
-    :param first: splits whose ids begin below this do not wait.
+    :param below: splits whose ids begin here or above do not wait. They are a few bytes larger, so they run first.
     """
 
-    def __init__(self, folder: Path, first: int = 0) -> None:
+    def __init__(self, folder: Path, below: int = 1_000_000) -> None:
         self.folder = folder
-        self._first = first
+        self._below = below
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "closed").touch()
 
     @property
     def transform(self) -> partial[Iterator[pa.RecordBatch]]:
-        return partial(held, folder=str(self.folder), first=self._first)
+        return partial(held, folder=str(self.folder), below=self._below)
 
     def open(self) -> None:
         (self.folder / "closed").unlink()
@@ -85,19 +85,19 @@ class Gate:
         wait_until(lambda: not any(alive(pid) for pid in self.waiting()), "the end of the Python workers", seconds)
 
 
-def held(batch: pa.RecordBatch, folder: str, first: int) -> Iterator[pa.RecordBatch]:
+def held(batch: pa.RecordBatch, folder: str, below: int) -> Iterator[pa.RecordBatch]:
     """Half of the batch, then the other half when the gate is open."""
     half = batch.num_rows // 2
     yield batch.slice(0, half)
-    if batch["id"][0].as_py() >= first:
+    if batch["id"][0].as_py() < below:
         Path(folder, f"at.{os.getpid()}").touch()
-        end = time.monotonic() + 120
+        end = time.monotonic() + 60
         while Path(folder, "closed").exists() and time.monotonic() < end:
             time.sleep(0.02)
     yield batch.slice(half)
 
 
-def main(root: str, master: str, gate: str, first: str, term: str) -> None:
+def main(root: str, master: str, gate: str, below: str, term: str) -> None:
     """Stage what is missing in the world at ``root``.
 
     :param term: what a SIGTERM does: ``cancel`` as Airflow does, or ``raise`` after it.
@@ -105,9 +105,9 @@ def main(root: str, master: str, gate: str, first: str, term: str) -> None:
     world = World(Path(root))
     conf = {"spark.executor.memory": "512m", "spark.cores.max": "2", "spark.executor.cores": "1"}
     with spark_session(SparkTarget(master, conf=conf), "a driver") as spark:
-        stage = prepare(spark, world, world.request(transform=Gate(Path(gate), int(first)).transform))
+        stage = prepare(spark, world, world.request(transform=Gate(Path(gate), int(below)).transform))
 
-        def on_term(number: int, frame: object) -> None:
+        def on_term(*_: object) -> None:
             stage.run.cancel()
             if term == "raise":
                 raise SystemExit(143)

@@ -75,7 +75,9 @@ def python_without_the_package(folder: Path) -> Path:
 
 
 class Standalone:
-    """A master and workers of two cores each.
+    """A master and workers of two cores each, every worker at a loopback address of its own.
+
+    Spark never speculates on the host where the slow task is, so workers of one host would never race.
 
     :param folder: where logs and work directories go.
     """
@@ -94,11 +96,13 @@ class Standalone:
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             web = str(self._ui)
-            self._start("master", "org.apache.spark.deploy.master.Master", "--port", str(self.port), "--webui-port", web)
+            self._start(
+                "master", "org.apache.spark.deploy.master.Master", "127.0.0.1", "--port", str(self.port), "--webui-port", web
+            )
             # A worker that finds no master tries again only after seconds.
             wait_until(lambda: _listens(self.port) and self._state() is not None, "the master", START_S)
             for number in range(self._workers):
-                self.start_worker(f"worker-{number}")
+                self.start_worker(number)
         except BaseException:
             self.__exit__()
             raise
@@ -111,25 +115,26 @@ class Standalone:
         for process in self._processes.values():
             stop(process)
 
-    def start_worker(self, name: str) -> None:
+    def start_worker(self, number: int) -> None:
         before = self._alive_workers()
-        work = str(self.folder / name)
-        arguments = ["--webui-port", str(free_port()), "--cores", "2", "--memory", "2g", "--work-dir", work, self.url]
-        self._start(name, "org.apache.spark.deploy.worker.Worker", *arguments)
+        name = f"worker-{number}"
+        arguments = ["--webui-port", str(free_port()), "--cores", "2", "--memory", "2g", "--work-dir", str(self.folder / name)]
+        self._start(name, "org.apache.spark.deploy.worker.Worker", f"127.0.0.{number + 1}", *arguments, self.url)
         wait_until(lambda: self._alive_workers() > before, f"{name} at the master", START_S)
 
-    def kill_worker(self, name: str) -> None:
-        process = self._processes.pop(name)
+    def kill_worker(self, number: int) -> None:
+        process = self._processes.pop(f"worker-{number}")
         process.kill()
         process.wait()
-        wait_until(lambda: self._alive_workers() == len(self._processes) - 1, f"the master to miss {name}")
+        wait_until(lambda: self._alive_workers() == len(self._processes) - 1, f"the master to miss worker {number}")
 
-    def executors(self, name: str) -> list[int]:
+    def executors(self, number: int) -> list[int]:
         """Ids of the executor JVMs that a worker runs."""
-        return children(self._processes[name].pid)
+        return children(self._processes[f"worker-{number}"].pid)
 
-    def _start(self, name: str, main: str, *arguments: str) -> None:
-        self._processes[name] = spark_class(self.folder / f"{name}.log", main, "--host", "127.0.0.1", *arguments)
+    def _start(self, name: str, main: str, host: str, *arguments: str) -> None:
+        command = [main, "--host", host, *arguments]
+        self._processes[name] = spark_class(self.folder / f"{name}.log", *command, SPARK_LOCAL_IP=host)
 
     def _alive_workers(self) -> int:
         state = self._state()
@@ -158,9 +163,11 @@ def connect_server(folder: Path, python: Path) -> Iterator[str]:
     options = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
     main = "org.apache.spark.sql.connect.service.SparkConnectServer"
     submit = ["--class", main, "--master", "local[2]", *options, "spark-internal"]
-    process = spark_class(folder / "connect.log", "org.apache.spark.deploy.SparkSubmit", *submit, PYSPARK_PYTHON=str(python))
+    variables = {"PYSPARK_PYTHON": str(python), "SPARK_DAEMON_MEMORY": "1g"}
+    process = spark_class(folder / "connect.log", "org.apache.spark.deploy.SparkSubmit", *submit, **variables)
     try:
         wait_until(lambda: _listens(port) or process.poll() is not None, "the Connect server", START_S)
+        assert process.poll() is None, (folder / "connect.log").read_text()
         yield f"sc://127.0.0.1:{port}"
     finally:
         stop(process)
