@@ -100,6 +100,7 @@ class CheckpointedIcebergWriteOperator(BaseOperator):
         self.checkpoint_conn_id = checkpoint_conn_id
         self._has_key = idempotence_key is not None
         self._run: StageRun | None = None
+        self._killed = False
 
     def prepare_for_execution(self) -> CheckpointedIcebergWriteOperator:
         """Copy for one execution, with a source of its own, because its templates are rendered in place."""
@@ -113,7 +114,8 @@ class CheckpointedIcebergWriteOperator(BaseOperator):
             return self._execute(context)
 
     def on_kill(self) -> None:
-        """Stop the Spark job (I12). What is staged stays."""
+        """Stop the Spark job (I12), or keep it from starting. What is staged stays."""
+        self._killed = True
         if self._run is not None:
             self.log.info("Stopping the Spark job. Splits staged so far stay staged.")
             self._run.cancel()
@@ -184,6 +186,9 @@ class CheckpointedIcebergWriteOperator(BaseOperator):
             work = attempt.begin(engine=target.name, try_number=context["ti"].try_number)
             self._run = StageRun(spark, attempt.checkpoint, work, missing, recovered)
             try:
+                if self._killed:
+                    # The signal came while the session was starting.
+                    self._run.cancel()
                 self._run.run(self._report)
             finally:
                 self._run = None

@@ -135,8 +135,6 @@ def _defaults(target: SparkTarget) -> dict[str, str]:
     if target.on_this_machine:
         # Nothing outside this machine talks to the driver; a host name that resolves elsewhere must not stop it.
         found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        # Over TCP every task waits 40 ms for a delayed acknowledgement. Elsewhere the socket's path may be too long for one.
-        found["spark.python.unix.domain.socket.enabled"] = "true"
     if target.in_process:
         found["spark.ui.enabled"] = "false"
         if not {"SPARK_HOME", "SPARK_CONF_DIR"} & os.environ.keys():

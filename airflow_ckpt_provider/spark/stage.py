@@ -9,7 +9,6 @@ own split and no other, however many there are; and there is no shuffle whose fi
 from __future__ import annotations
 
 import contextlib
-import gc
 import threading
 import time
 import uuid
@@ -261,10 +260,6 @@ def run_task(payload: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
                 error, message = type(problem).__name__, str(problem)
             row: dict[str, Any] = {"split": [split.id], "error": [error], "message": [message]}
             yield pa.RecordBatch.from_pydict(row, schema=pa.schema([(name, pa.string()) for name in row]))
-    if gc.get_freeze_count() == 0:
-        # Spark collects garbage after every task. What the first task has imported need not be looked through each time.
-        gc.collect()
-        gc.freeze()
 
 
 @contextlib.contextmanager

@@ -258,3 +258,13 @@ def test_source_store_and_warehouse_in_object_storage(dag_world, run_dag, s3_buc
     assert len([name for name in stored if "/staged/" in name]) == 3
     assert all(SECRET.encode() not in data for data in stored.values())
     assert SECRET not in json.dumps(returned(run, "commit"))
+
+
+def test_a_stage_that_is_stopped_while_its_session_starts_stages_nothing(dag_world, run_dag):
+    dag_world.put_files(files=2)
+    with DAG("stopped", schedule=None, start_date=start()) as dag:
+        stopped = stage(dag_world, idempotence_key="stopped/1", on_execute_callback=lambda context: context["task"].on_kill())
+    run = run_dag(dag)
+
+    assert task_states(run) == {stopped.task_id: "failed"}
+    assert Checkpoint.latest(dag_world.store, IdempotenceKey("stopped/1")).staged_ids() == set()
