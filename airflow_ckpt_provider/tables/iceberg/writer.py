@@ -54,8 +54,8 @@ class IcebergWriter:
         """The table's schema in Arrow, under its own column names."""
         import pyarrow as pa
 
-        schema = write_schema(self._schema)
-        return pa.schema([field.with_name(self._names().get(field.name, field.name)) for field in schema])
+        names = self._names()
+        return pa.schema([field.with_name(names.get(field.name, field.name)) for field in write_schema(self._schema)])
 
     def write(self, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
         """Write the rows of one split; see ``Writer.write``."""
