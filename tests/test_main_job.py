@@ -1,3 +1,5 @@
+"""The main job in ten lines, without Spark and Airflow: the first test to read, and the first to fail."""
+
 from support.world import World
 
 
