@@ -125,9 +125,10 @@ class StageRun:
         except BaseException:
             self.cancel()
             raise
+        # At least: when a job fails, tasks that were running then may still publish.
         staged = (
-            f"{self._recovered + len(self._seen)} of {self._recovered + len(self._splits)} splits are staged and stay; a retry "
-            "writes only the others."
+            f"At least {self._recovered + len(self._seen)} of {self._recovered + len(self._splits)} splits are staged and stay; "
+            "a retry writes only the others."
         )
         if self._problem is not None and self._cancelled.is_set():
             raise StageFailedError(f"The stage of the key {self._checkpoint.key.value!r} was stopped. {staged}") from self._problem

@@ -156,10 +156,12 @@ def test_an_error_of_the_users_transform_names_it_and_the_users_own_line(spark, 
     with pytest.raises(StageFailedError) as caught:
         stage.stage()
     line = clean.__code__.co_firstlineno + 5
-    expected = rf"'orders': ValueError: no price in this batch \(\S*test_stage.py, line {line}, in clean\)\n(\d) of 4 splits are"
+    where = rf"\(\S*test_stage.py, line {line}, in clean\)"
+    expected = rf"'orders': ValueError: no price in this batch {where}\nAt least (\d) of 4 splits are"
     found = re.search(expected, str(caught.value))
     assert found, str(caught.value)
-    assert len(stage.attempt.checkpoint.staged_ids()) == int(found[1])
+    # A task that was running when the job failed may publish its split after the message was written.
+    assert len(stage.attempt.checkpoint.staged_ids()) >= int(found[1])
 
 
 def test_an_error_without_a_message_is_named_too(spark, world):
