@@ -63,9 +63,7 @@ def test_a_stage_that_another_thread_cancels_ends_and_its_retry_completes(spark,
         gate.wait_for(2)
         asked = time.monotonic()
         stage.run.cancel()
-        with pytest.raises(
-            StageFailedError, match=r"key 'orders' was stopped\. At least 2 of 4 splits are staged and stay"
-        ):
+        with pytest.raises(StageFailedError, match=r"key 'orders' was stopped\. At least 2 of 4 splits are staged and stay"):
             running.result(SOON_S)
     assert time.monotonic() - asked < SOON_S
     check_stopped_and_retry(spark, world, gate)
