@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_ckpt_provider import exceptions
 from airflow_ckpt_provider.checkpoint.documents import Split
-from airflow_ckpt_provider.exceptions import InvalidInputError, StageFailedError, TerminalError
+from airflow_ckpt_provider.exceptions import InvalidInputError, StageFailedError, TerminalError, terminal_error
 from airflow_ckpt_provider.spark.reason import reason
 from airflow_ckpt_provider.spark.session import quiet
 from airflow_ckpt_provider.spark.ship import dumps, is_connect
@@ -234,8 +233,7 @@ class StageRun:
         """The first failure, as the error it was, with how many there are."""
         split_id, kind, message = min(self._failures)
         others = f" ({len(self._failures) - 1} more splits failed too)" if len(self._failures) > 1 else ""
-        found = getattr(exceptions, kind, TerminalError)
-        return found(f"Split {split_id} of the key {self._checkpoint.key.value!r}{others}: {message}")
+        return terminal_error(kind, f"Split {split_id} of the key {self._checkpoint.key.value!r}{others}: {message}")
 
 
 def run_task(payload: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
