@@ -9,17 +9,9 @@ class _Later:
     def __init__(self, *args: object, **kwargs: object) -> None:
         del args, kwargs
         raise NotSupportedYetError(
-            f"The source {type(self).__name__} is not supported yet. This version reads Files: Parquet, CSV, JSON lines, ORC."
+            f"The source {type(self).__name__} is not supported yet. This version reads Files, IcebergTable and SparkDataFrame."
         )
-
-
-class IcebergTable(_Later):
-    """An Iceberg table at a pinned snapshot. Not supported yet."""
 
 
 class LanceDataset(_Later):
     """A Lance dataset at a pinned version. Not supported yet."""
-
-
-class SparkDataFrame(_Later):
-    """Any Spark DataFrame, in hash buckets of an id column. Not supported yet."""

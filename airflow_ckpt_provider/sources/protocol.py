@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     import pyarrow as pa
 
@@ -31,6 +32,10 @@ class Source(Protocol):
     #: Airflow connection with the storage credentials, or None for those of the environment.
     conn_id: str | None
 
+    #: What kind of connection that is: ``checkpoint`` gives storage options; ``iceberg`` the properties of a catalog, and its
+    #: name as ``name``. Both are the ``options`` of the methods here.
+    conn_kind: str
+
     def describe(self) -> JsonObject:
         """What the user wrote, for the header and for messages. No secrets."""
         ...
@@ -52,4 +57,39 @@ class Source(Protocol):
 
     def reader(self, options: Mapping[str, str]) -> Reader:
         """What executors read with."""
+        ...
+
+
+@runtime_checkable
+class IncrementalSource(Source, Protocol):
+    """A source that can read only what was added since a mark, which the commit of what was read carries on."""
+
+    #: Whether it is asked to.
+    incremental: bool
+
+    @property
+    def reading(self) -> str:
+        """What is read, by a name that stays the same from run to run."""
+        ...
+
+    def plan_since(self, options: Mapping[str, str], mark: JsonObject | None) -> Plan:
+        """Like ``plan``, for what was added since ``mark``; all there is if None.
+
+        :returns: a plan whose inputs hold ``mark``: ``from`` where, and ``to`` where, what it lists was added.
+        :raises InputChangedError: if what was added since cannot be told any more.
+        """
+        ...
+
+
+@runtime_checkable
+class ReplanningSource(Source, Protocol):
+    """A source that may plan a round of its own in every attempt that finds splits missing."""
+
+    def replan(self, rounds: Sequence[Plan], staged_ids: AbstractSet[str], attempt: str | None = None) -> Plan | None:
+        """The plan of the next round; None if the newest pinned one is to be worked on.
+
+        :param rounds: all pinned plans, oldest first; there is at least one.
+        :param staged_ids: ids of all published splits.
+        :param attempt: id of the attempt that opens the round.
+        """
         ...

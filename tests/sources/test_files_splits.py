@@ -112,7 +112,7 @@ def test_splits_have_ids_that_sort_and_say_what_they_read(tmp_path):
 
 
 def test_a_plan_of_too_many_splits_is_refused_with_the_parameter_to_raise(tmp_path, monkeypatch):
-    monkeypatch.setattr("airflow_ckpt_provider.sources.files.source.MAX_SPLITS", 3)
+    monkeypatch.setattr("airflow_ckpt_provider.sources.packing.MAX_SPLITS", 3)
     for number in range(4):
         write(tmp_path / f"{number}.parquet", number, 1)
     with pytest.raises(InvalidInputError, match="max_split_bytes"):

@@ -17,6 +17,7 @@ from airflow_ckpt_provider.checkpoint.location import normal_uri
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError
 from airflow_ckpt_provider.sources.files.formats import FORMATS, OpenFile
 from airflow_ckpt_provider.sources.files.listing import InputFiles, PinnedFile  # noqa: TC001 - msgspec reads annotations
+from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,12 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
-
-#: Input bytes of a split, unless the user says otherwise.
-DEFAULT_SPLIT_BYTES = 128 << 20
-
-#: Splits of one plan. More would make the store's listing the slowest part; raise ``max_split_bytes`` instead.
-MAX_SPLITS = 1_000_000
 
 Filter = list[tuple[str, str, Any]] | list[list[tuple[str, str, Any]]]
 
@@ -57,6 +52,9 @@ class Files:
     """
 
     template_fields = ("uri", "columns", "filter")
+
+    #: The operator opens a connection of type ``checkpoint`` for this source.
+    conn_kind = "checkpoint"
 
     def __init__(
         self,
@@ -96,22 +94,7 @@ class Files:
         """List the files and cut them into splits."""
         inputs = InputFiles(self.uri, options)
         files = inputs.all()
-        splits: list[tuple[list[Piece], int]] = []
-        size = 0
-        pieces: list[Piece] = []
-        for file in files:
-            for piece, piece_bytes in self._pieces(inputs, file):
-                if pieces and size + piece_bytes > self.max_split_bytes:
-                    splits.append((pieces, size))
-                    pieces, size = [], 0
-                pieces.append(piece)
-                size += piece_bytes
-        if pieces:
-            splits.append((pieces, size))
-        if len(splits) > MAX_SPLITS:
-            raise InvalidInputError(
-                f"{inputs.uri} would be cut into {len(splits)} splits; at most {MAX_SPLITS} are allowed. Raise max_split_bytes."
-            )
+        splits = pack((piece for file in files for piece in self._pieces(inputs, file)), self.max_split_bytes, inputs.uri)
         return Plan(
             created_at=now(),
             inputs={"files": len(files), "bytes": sum(file.size for file in files)},

@@ -1,0 +1,24 @@
+"""From a source's connection id to what the source opens its input with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
+from airflow_ckpt_provider.hooks.checkpoint import storage_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_ckpt_provider.sources import Source
+
+
+def source_options(source: Source) -> Mapping[str, str]:
+    """Storage options, or catalog properties with the catalog's ``name``, of the source's connection. They hold credentials.
+
+    :raises InvalidInputError: if the connection is missing or of another type.
+    """
+    if source.conn_kind == "iceberg" and source.conn_id is not None:
+        catalog = iceberg_catalog(source.conn_id)
+        return {**catalog.properties, "name": catalog.name}
+    return storage_options(source.conn_id)

@@ -1,0 +1,227 @@
+"""The ``SparkDataFrame`` source: any Spark DataFrame, in hash buckets of its id columns. Spark computes it; nothing is read here.
+
+**Buckets.** A row belongs to the bucket that the hash of its id says, so every split holds the same ids in every attempt, and a
+retry computes only the buckets that are not staged. What arrives between two attempts lands if its bucket was not staged.
+
+**Rows, in rounds.** Every attempt that finds the checkpoint unsealed opens a round. Plan ``n`` lists the splits of plan ``n-1``
+that were staged at that moment, the recovered ones, and the fresh splits of round ``n``: bucket by bucket, the rows whose ids
+are in no recovered split. Why each id lands exactly once, whatever crashes and races:
+
+1. Plan ``n`` is pinned by put-if-absent, so everybody agrees on which splits are recovered, and those never change (I3).
+2. Fresh splits hold no id of a recovered one (anti-join) and no id of each other (buckets), whoever wrote which of them and
+   whatever input they saw. A plan whose splits are all staged is therefore a whole write without doubles.
+3. A split of an older round that is published after plan ``n`` was pinned is in no later plan: nobody reads it again, and its
+   rows are in the fresh splits of round ``n``.
+4. The seal is made of one plan and put if absent. If a slow attempt seals plan ``n`` while another one is opening ``n+1``, the
+   seal holds: it is whole by 2. The newer round finds it and gives its own files up; it can not seal beside it. That no round is
+   opened after a seal, and that a sealer looks for newer rounds first, only saves work.
+
+A round names the attempt that opened it. One that does not get its plan pinned opens the next round instead of sharing this
+one, so that all fresh splits of a round are one attempt's view of the input; 2 holds without it.
+
+Decision: a row that arrives later under an id that is staged already counts as staged, and is not written.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import uuid
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import msgspec
+
+from airflow_ckpt_provider.checkpoint.checkpoint import now
+from airflow_ckpt_provider.checkpoint.documents import READ, Plan, Split
+from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.sources.transform import Transform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+
+Recover = Literal["buckets", "rows"]
+
+#: Rows that are looked at where a table is to be made, or to grow, from the columns.
+SAMPLE_ROWS = 1000
+
+#: Buckets of one frame. Each is a Spark task and a staged record.
+MAX_BUCKETS = 100_000
+
+
+class SparkDataFrame:
+    """A DataFrame to write.
+
+    :param build: takes the session and ``parameters`` as keyword arguments and returns the DataFrame; or its name as
+        ``"package.module:function"``
+    :param id_column: one or several columns that identify a row; they may be null, and one id may have several rows
+        (templated)
+    :param buckets: number of splits
+    :param parameters: keyword arguments of ``build``, JSON values; a date belongs here, not into ``current_date()``
+        (templated)
+    :param recover: what a retry skips. ``buckets``: those that are staged, before anything is shuffled; the input must be the
+        same in every attempt. ``rows``: those whose ids are staged, so that rows that arrive between attempts are written
+        too; ids are kept beside each split
+    :param assert_unique: fail if an id occurs twice among the rows that an attempt writes
+    :param reproducible: True to vouch for a DataFrame that would be refused as not reproducible
+    :raises InvalidInputError: when the DAG is parsed, for what cannot work
+    """
+
+    template_fields = ("id_column", "parameters")
+
+    #: A session is needed to compute the rows, so no executor can read a split by itself.
+    needs_session: ClassVar[bool] = True
+
+    conn_id: str | None = None
+    conn_kind: str = "checkpoint"
+
+    def __init__(
+        self,
+        build: Callable[..., DataFrame] | str,
+        id_column: Sequence[str] | str,
+        buckets: int = 64,
+        parameters: Mapping[str, Any] | None = None,
+        recover: Recover = "buckets",
+        *,
+        assert_unique: bool = False,
+        reproducible: bool = False,
+    ) -> None:
+        if not callable(build) and not (isinstance(build, str) and all(build.partition(":"))):
+            raise InvalidInputError(f"SparkDataFrame({build!r}): must be a function or a name like 'package.module:function'.")
+        columns = [id_column] if isinstance(id_column, str) else list(id_column)
+        if not columns or len(set(columns)) < len(columns) or not all(isinstance(name, str) and name for name in columns):
+            raise InvalidInputError(f"SparkDataFrame(id_column={id_column!r}): must be one or several different column names.")
+        if not 0 < buckets <= MAX_BUCKETS:
+            raise InvalidInputError(f"SparkDataFrame(buckets={buckets}): must be between 1 and {MAX_BUCKETS}.")
+        if recover not in {"buckets", "rows"}:
+            raise InvalidInputError(f"SparkDataFrame(recover={recover!r}): the values are 'buckets' and 'rows'.")
+        self.build = build
+        self.id_column = columns
+        self.buckets = buckets
+        self.parameters = dict(parameters or {})
+        self.recover = recover
+        self.assert_unique = assert_unique
+        self.reproducible = reproducible
+        _parameters_json(self.parameters)
+
+    def __repr__(self) -> str:
+        return f"SparkDataFrame({self.name}, id_column={self.id_column!r}, buckets={self.buckets}, recover={self.recover!r})"
+
+    @property
+    def name(self) -> str:
+        """What to call the function in messages."""
+        return self.build if isinstance(self.build, str) else Transform(self.build).name
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Call ``build``. Runs on the driver; may start Spark jobs, if the user's code does."""
+        return self._function()(spark, **self.parameters)
+
+    def sample(self, spark: SparkSession) -> Iterator[pa.RecordBatch]:
+        """The first rows, to tell the columns by; a batch without rows if there are none."""
+        import pyarrow as pa
+
+        rows = self.frame(spark).limit(SAMPLE_ROWS).toArrow()
+        yield from rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
+
+    def describe(self) -> JsonObject:
+        """What decides which rows are computed, and into which splits they fall."""
+        facts: JsonObject = {
+            "dataframe": self.name,
+            "code": Transform(self._function()).fingerprint,
+            "id_column": self.id_column,
+            "buckets": self.buckets,
+            "recover": self.recover,
+        }
+        if self.parameters:
+            facts["parameters"] = _parameters_json(self.parameters)
+        if self.assert_unique:
+            facts["assert_unique"] = True
+        return facts
+
+    def plan(self, options: Mapping[str, str]) -> Plan:
+        """One split per bucket. In recovery by rows, this is the first round."""
+        if self.recover == "rows":
+            return self._round((), frozenset(), uuid.uuid4().hex)
+        splits = tuple(Split(id=f"{number:06d}", bytes=0, read={"bucket": number}) for number in range(self.buckets))
+        return Plan(created_at=now(), inputs={"buckets": self.buckets}, splits=splits)
+
+    def replan(self, rounds: Sequence[Plan], staged_ids: AbstractSet[str], attempt: str | None = None) -> Plan | None:
+        """The plan of the next round, or None if the newest pinned one is to be worked on.
+
+        :param rounds: all pinned plans, oldest first; there is at least one.
+        :param staged_ids: ids of all published splits.
+        :param attempt: id of the attempt that opens the round; a random one if None.
+        """
+        if self.recover != "rows" or all(split.id in staged_ids for split in rounds[-1].splits):
+            return None
+        return self._round(rounds, staged_ids, attempt or uuid.uuid4().hex)
+
+    def _round(self, rounds: Sequence[Plan], staged_ids: AbstractSet[str], attempt: str) -> Plan:
+        number = len(rounds) + 1
+        recovered = tuple(split for split in rounds[-1].splits if split.id in staged_ids) if rounds else ()
+        fresh = tuple(
+            Split(id=f"r{number:04d}p{bucket:06d}", bytes=0, read={"bucket": bucket, "round": number})
+            for bucket in range(self.buckets)
+        )
+        inputs: JsonObject = {"buckets": self.buckets, "round": number, "attempt": attempt, "recovered": len(recovered)}
+        return Plan(created_at=now(), inputs=inputs, splits=recovered + fresh)
+
+    def verify(self, splits: Sequence[Split], options: Mapping[str, str]) -> None:
+        """Nothing is known of the input: what ``build`` reads is its own affair."""
+
+    def schema(self, plan: Plan, options: Mapping[str, str]) -> pa.Schema | None:
+        """Not known before there is a session."""
+        return None
+
+    def reader(self, options: Mapping[str, str]) -> NoReader:
+        """Refuses to read: the rows of a split come from Spark."""
+        return NoReader()
+
+    def _function(self) -> Callable[..., DataFrame]:
+        if not isinstance(self.build, str):
+            return self.build
+        module, _, attribute = self.build.partition(":")
+        try:
+            found: Any = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
+        except (ImportError, AttributeError) as error:
+            raise InvalidInputError(
+                f"SparkDataFrame({self.build!r}) cannot be imported: {error}. Put the module beside the DAG or install it on "
+                "the worker."
+            ) from error
+        if not callable(found):
+            raise InvalidInputError(f"SparkDataFrame({self.build!r}) is not a function.")
+        return found  # type: ignore[no-any-return]
+
+
+class NoReader:
+    """Stands where other sources have a reader. Picklable."""
+
+    def read(self, split: Split, expected: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+        """Never reads.
+
+        :raises InvalidInputError: always.
+        """
+        raise InvalidInputError(f"Split {split.id} is a bucket of a DataFrame: only a Spark session can compute its rows.")
+
+
+def recovered_splits(plan: Plan) -> list[Split]:
+    """The splits of ``plan`` that earlier rounds staged; none unless recovery is by rows."""
+    rounds = {split.id: int(str(split.read["round"])) for split in plan.splits if split.task == READ and "round" in split.read}
+    newest = max(rounds.values(), default=0)
+    return [split for split in plan.splits if rounds.get(split.id, newest) < newest]
+
+
+def _parameters_json(parameters: Mapping[str, Any]) -> JsonObject:
+    """``parameters`` as they are stored.
+
+    :raises InvalidInputError: if they are no JSON: they bind the key, so they must be the same text in every process.
+    """
+    try:
+        return msgspec.json.decode(msgspec.json.encode(parameters, order="deterministic"), type=dict[str, object])
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"SparkDataFrame(parameters={parameters!r}): must be JSON values by name: {error}") from error

@@ -1,0 +1,84 @@
+"""What executors read an Iceberg table with, and what a split of it stores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_ckpt_provider.checkpoint.documents import Part
+from airflow_ckpt_provider.exceptions import InputChangedError
+from airflow_ckpt_provider.scan.iceberg import IcebergScan, ScanFile  # noqa: TC001 - msgspec reads annotations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.table import Table
+
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Split
+
+
+class IcebergSplit(Part, frozen=True):
+    """What a split reads.
+
+    :param table_uuid: identity of the table.
+    :param snapshot_id: the pinned snapshot.
+    :param schema_id: the pinned schema.
+    """
+
+    table_uuid: str
+    snapshot_id: int | None
+    schema_id: int
+    files: tuple[ScanFile, ...]
+
+    def to_json(self) -> JsonObject:
+        """As stored in a plan."""
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_json(cls, value: JsonObject) -> IcebergSplit:
+        """As read from a plan."""
+        return msgspec.convert(value, cls)
+
+
+class IcebergReader:
+    """Reads splits of ``IcebergTable``. Picklable; holds credentials, so it never goes into the store.
+
+    It is made before it is known which splits it will read, and so can read under each schema of the table.
+    """
+
+    def __init__(self, table: Table, columns: Sequence[str] | None, row_filter: BooleanExpression | None) -> None:
+        self._name = ".".join(table.name())
+        self._uuid = str(table.metadata.table_uuid)
+        self._scans: dict[int, IcebergScan] = {}
+        for schema_id in table.schemas():
+            try:
+                self._scans[schema_id] = IcebergScan(table, schema_id, columns, row_filter)
+            except ValueError:
+                # A schema that these columns do not fit was never pinned for them.
+                continue
+
+    def read(self, split: Split, expected: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+        """Rows of the split, file after file, in each file's order.
+
+        :raises InputChangedError: if a file is gone.
+        """
+        del expected
+        wanted = IcebergSplit.from_json(split.read)
+        scan = self._scans.get(wanted.schema_id)
+        if scan is None or wanted.table_uuid != self._uuid:
+            raise InputChangedError(
+                f"The table {self._name} is not the one that was planned any more, or its schema {wanted.schema_id} was removed. "
+                'Redo the write by running with the configuration {"checkpoint": "restart"}.'
+            )
+        for file in wanted.files:
+            try:
+                yield from scan.read(file)
+            except FileNotFoundError as error:
+                raise InputChangedError(
+                    f"The file {file.path} of {self._name}, or one of its deletes, is gone. Snapshot {wanted.snapshot_id}, which "
+                    "this write reads, may have been expired. Redo the write on the table as it is now by running with the "
+                    'configuration {"checkpoint": "restart"}.'
+                ) from error
