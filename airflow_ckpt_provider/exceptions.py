@@ -48,12 +48,28 @@ class NullInRequiredColumnError(TerminalError):
     """A required column holds a null. The message names the column and the row."""
 
 
+class DuplicateKeyError(TerminalError):
+    """Rows of an upsert have the same key, so that it is undefined which of them is meant. The message gives examples."""
+
+
 class UnsupportedTableError(TerminalError):
     """The table is of a kind that cannot be written exactly once from here, such as a v1 or v3 Iceberg table."""
 
 
 class TableMissingError(TerminalError):
     """The table does not exist, or is not the one (by UUID) that the checkpoint is bound to."""
+
+
+class TableExistsError(TerminalError):
+    """A table was to be created, and somebody else has created one of that name."""
+
+
+class TableMovedError(TerminalError):
+    """What was to be replaced was changed by somebody else since it was planned. The stage has to look at it again."""
+
+
+class CheckFailedError(TerminalError):
+    """A check of the staged rows failed before the commit. The table is untouched and everything stays staged."""
 
 
 class CorruptObjectError(TerminalError):

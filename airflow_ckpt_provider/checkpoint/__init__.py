@@ -4,10 +4,11 @@ A **checkpoint** is the durable record of one write, under one **idempotence key
 
     <root>/<key hash>/g<generation>/
       header.json          what this generation is bound to            put-if-absent
-      plan.json.zst        the pinned splits                           put-if-absent
+      plan.json.zst        the pinned splits; plan-2 … of later rounds put-if-absent
       attempts/<id>.json   one execution; its id is in the name of every file it may write
+      ids/<split>-….parquet  ids of a split's rows, where a recovery is by rows; no name without its staged record
       staged/<split>.json  the published record of one written split   put-if-absent
-      seal.json            totals and all staged manifests             put-if-absent
+      seal.json            totals and all staged manifests; seal-2 …   put-if-absent
       group.json           the commit this generation belongs to       put-if-absent, before the table is touched
       commit.json          the snapshot that the table's history shows put-if-absent, after the table says so
       discard.json         tombstone                                   put-if-absent, before anything is deleted
@@ -22,6 +23,12 @@ manifest is written, and the manifest before ``staged/<split>.json`` publishes i
 not published does not exist (I3). The seal is put after every split is staged. ``group.json`` is put before the first
 compare-and-swap on the table, so its absence proves that no commit was ever tried (I10). ``commit.json`` follows the
 table and only saves a look at it: the table's own history is the authority.
+
+**Rounds.** Most writes are planned once. A write whose later splits depend on what earlier ones found (an upsert, a
+recovery by rows) is planned in rounds: each is pinned when the one before it is staged, and lists every split that makes
+up the write, so that what is staged is never staged again. A write that replaces rows is sealed provisionally: if the
+table moves before the commit, the stage plans another round on what the table is then, stages only what that changes,
+and seals again. The commit takes the newest seal.
 
 **Commit against discard.** Both put their object first and look for the other's second, so at least one of them sees
 the other: a commit that finds ``discard.json`` stops, a discard that finds ``group.json`` deletes nothing.

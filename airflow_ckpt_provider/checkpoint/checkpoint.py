@@ -7,6 +7,7 @@ state is kept in memory but the header, which never changes.
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -36,8 +37,9 @@ from airflow_ckpt_provider.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 
 
@@ -132,17 +134,24 @@ class Checkpoint:
 
     # -- planning and staging -----------------------------------------------------------------------------------------
 
-    def plan(self) -> Plan | None:
-        """The pinned plan, or None before there is one."""
-        return self.store.read(self.paths.plan, Plan)
+    def plan(self, number: int = 1) -> Plan | None:
+        """The pinned plan of a round, or None before there is one."""
+        return self.store.read(self.paths.plan(number), Plan)
 
-    def pin(self, plan: Plan) -> Plan:
-        """Pin ``plan`` unless one is pinned already; the pinned one is returned."""
-        if self.store.create(self.paths.plan, plan):
+    def plans(self) -> list[Plan]:
+        """The pinned plans of all rounds, in their order."""
+        found: list[Plan] = []
+        while (plan := self.plan(len(found) + 1)) is not None:
+            found.append(plan)
+        return found
+
+    def pin(self, plan: Plan, number: int = 1) -> Plan:
+        """Pin ``plan`` as that of a round unless one is pinned already; the pinned one is returned."""
+        if self.store.create(self.paths.plan(number), plan):
             return plan
-        pinned = self.plan()
+        pinned = self.plan(number)
         if pinned is None:
-            raise self._gone(self.paths.plan)
+            raise self._gone(self.paths.plan(number))
         return pinned
 
     def begin(self, attempt: Attempt) -> None:
@@ -169,15 +178,25 @@ class Checkpoint:
         """
         return self.store.create(self.paths.staged(staged.split), staged)
 
-    def seal(self, plan: Plan) -> Seal:
+    def seal(
+        self,
+        plan: Plan,
+        *,
+        number: int = 1,
+        provisional: bool = False,
+        gather: Callable[[Sequence[JsonObject]], Sequence[JsonObject]] = tuple,
+    ) -> Seal:
         """Close the checkpoint: every split of ``plan`` is staged, the totals are fixed (I2).
 
+        :param number: round of the plan.
+        :param provisional: whether another seal may take the place of this one; one of an earlier round is replaced.
+        :param gather: makes few manifests of many before they are sealed.
         :raises NotSealedError: if splits are missing.
         :raises RowCountError: if a staged record disagrees with its own manifest.
         """
-        sealed = self.sealed()
-        if sealed is not None:
-            return sealed
+        seals = self._seals()
+        if seals and (seals[-1].round >= number or not seals[-1].provisional):
+            return seals[-1]
         ids = [split.id for split in plan.splits]
         missing = set(ids) - self.staged_ids()
         if missing:
@@ -186,24 +205,41 @@ class Checkpoint:
         for split_id, one in zip(ids, staged, strict=True):
             if one.split != split_id or (one.manifest is None) != (one.rows == 0):
                 raise RowCountError(f"The staged record of split {split_id} of the key {self.key.value!r} contradicts itself.")
+        counts: Counter[str] = Counter()
+        for one in staged:
+            counts.update(one.counts)
         seal = Seal(
             sealed_at=now(),
             splits=len(ids),
             rows=sum(one.rows for one in staged),
             bytes=sum(one.bytes for one in staged),
             files=sum(len(one.files) for one in staged),
-            manifests=tuple(one.manifest for one in staged if one.manifest is not None),
+            manifests=tuple(gather([one.manifest for one in staged if one.manifest is not None])),
+            round=number,
+            counts=dict(counts),
+            provisional=provisional,
         )
-        if self.store.create(self.paths.seal, seal):
+        name = self.paths.seal(len(seals) + 1)
+        if self.store.create(name, seal):
             return seal
         sealed = self.sealed()
         if sealed is None:
-            raise self._gone(self.paths.seal)
+            raise self._gone(name)
         return sealed
 
     def sealed(self) -> Seal | None:
-        """The seal, or None before there is one."""
-        return self.store.read(self.paths.seal, Seal)
+        """The newest seal, or None before there is one."""
+        seals = self._seals()
+        return seals[-1] if seals else None
+
+    def _seals(self) -> list[Seal]:
+        found: list[Seal] = []
+        while not found or found[-1].provisional:
+            seal = self.store.read(self.paths.seal(len(found) + 1), Seal)
+            if seal is None:
+                break
+            found.append(seal)
+        return found
 
     # -- committing and discarding ------------------------------------------------------------------------------------
 
@@ -274,8 +310,8 @@ class Checkpoint:
         for name, state in (
             (self.paths.commit, State.COMMITTED),
             (self.paths.discard, State.DISCARDED),
-            (self.paths.seal, State.SEALED),
-            (self.paths.plan, State.STAGING if self.staged_ids() else State.PLANNED),
+            (self.paths.seal(), State.SEALED),
+            (self.paths.plan(), State.STAGING if self.staged_ids() else State.PLANNED),
         ):
             if self.store.exists(name):
                 return state

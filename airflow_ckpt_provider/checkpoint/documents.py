@@ -19,6 +19,9 @@ import zstandard
 
 from airflow_ckpt_provider.exceptions import CorruptObjectError, NewerFormatError
 
+#: Task of a split that the source reads; all others are the table's own work.
+READ = "read"
+
 #: Version of all stored documents; readers accept exactly this one.
 FORMAT_VERSION = 1
 
@@ -45,6 +48,7 @@ class TableBinding(Part, frozen=True, kw_only=True):
     :param schema_id: schema that all attempts write with, even if the table evolves meanwhile.
     :param spec_id: partition spec that all attempts write with.
     :param schema_fingerprint: SHA-256 of that schema.
+    :param creation: metadata of a table that the commit is to create, in the format's own terms; None for one that exists.
     """
 
     format: str
@@ -54,6 +58,7 @@ class TableBinding(Part, frozen=True, kw_only=True):
     schema_id: int
     spec_id: int
     schema_fingerprint: str
+    creation: JsonObject | None = None
 
 
 class Origin(Part, frozen=True, kw_only=True):
@@ -76,11 +81,13 @@ class Connections(Part, frozen=True, kw_only=True):
 class Header(Document, frozen=True, kw_only=True, tag="header"):
     """What a generation of a key is bound to (I6).
 
+    :param parameters: what the mode was told, such as the keys of an upsert.
     :param source: what is read, as the user wrote it.
     :param source_fingerprint: SHA-256 over everything that changes which rows are read.
     :param transform: name of the transform, empty for none.
     :param transform_fingerprint: SHA-256 over its code, empty for none.
     :param restart_token: the explicit restart that opened this generation, if one did.
+    :param replaces: the committed generation whose files the commit of this one removes, if it is to replace one.
     """
 
     key: str
@@ -88,6 +95,7 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
     created_at: datetime
     table: TableBinding
     mode: str
+    parameters: JsonObject
     source: JsonObject
     source_fingerprint: str
     transform: str
@@ -95,6 +103,7 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
     connections: Connections
     origin: Origin
     restart_token: str | None = None
+    replaces: int | None = None
 
     @property
     def stream(self) -> str:
@@ -110,6 +119,8 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
             ("branch", self.table.branch, other.table.branch),
             ("mode", self.mode, other.mode),
         ]
+        names = sorted(self.parameters.keys() | other.parameters.keys())
+        pairs += [(name, self.parameters.get(name), other.parameters.get(name)) for name in names]  # type: ignore[misc]
         lines = [f"{what}: was {mine!r}, is now {theirs!r}" for what, mine, theirs in pairs if mine != theirs]
         if self.source_fingerprint != other.source_fingerprint:
             lines.append(f"source: was {_brief(self.source)}, is now {_brief(other.source)}")
@@ -124,23 +135,30 @@ class Split(Part, frozen=True, kw_only=True):
 
     :param id: its name in the plan; sorts as text.
     :param bytes: input bytes, as far as the source knows them before reading.
-    :param read: what the source needs to read it again, and nothing else.
+    :param read: what the source, or the table for work of its own, needs to read it again, and nothing else.
+    :param task: ``READ`` if the source reads it; else the name of the table's own work, such as rewriting one of its files.
     """
 
     id: str
     bytes: int
     read: JsonObject
+    task: str = READ
 
 
 class Plan(Document, frozen=True, kw_only=True, tag="plan"):
-    """The pinned list of splits.
+    """The pinned list of splits of one round.
+
+    Most writes have one round. A write whose later splits depend on what earlier ones found has more; each round lists all
+    splits that make up the write as far as it is known then, staged ones too.
 
     :param inputs: the listing that the splits refer to, in the source's own terms.
+    :param base: the table's snapshot that the round was planned on; None if it had none, or for work that does not depend on it.
     """
 
     created_at: datetime
     inputs: JsonObject
     splits: tuple[Split, ...]
+    base: int | None = None
 
 
 class Attempt(Document, frozen=True, kw_only=True, tag="attempt"):
@@ -169,6 +187,9 @@ class Staged(Document, frozen=True, kw_only=True, tag="staged"):
     :param rows: rows that the transform produced, counted while they passed.
     :param bytes: bytes of the data files.
     :param manifest: the table format's own record of the files; None if the split has no rows.
+    :param replaces: data files of the table that the commit removes because this split's files take their place.
+    :param counts: what became of the rows, for modes that distinguish: ``inserted``, ``updated``, ``unchanged``.
+    :param scratch: the table format's own record of files that later rounds read and that never become part of the table.
     """
 
     split: str
@@ -178,10 +199,19 @@ class Staged(Document, frozen=True, kw_only=True, tag="staged"):
     bytes: int
     files: tuple[StagedFile, ...]
     manifest: JsonObject | None
+    replaces: tuple[str, ...] = ()
+    counts: dict[str, int] = {}
+    scratch: JsonObject | None = None
 
 
 class Seal(Document, frozen=True, kw_only=True, tag="seal"):
-    """The checkpoint is complete: every split is staged and the totals are fixed."""
+    """The checkpoint is complete: every split of its last round is staged and the totals are fixed.
+
+    :param round: the round whose splits are sealed.
+    :param counts: sums of those of the splits.
+    :param manifests: records of all staged files, in the table format's terms; tiny ones merged.
+    :param provisional: True if another seal takes its place when the table moves before the commit.
+    """
 
     sealed_at: datetime
     splits: int
@@ -189,6 +219,9 @@ class Seal(Document, frozen=True, kw_only=True, tag="seal"):
     bytes: int
     files: int
     manifests: tuple[JsonObject, ...]
+    round: int = 1
+    counts: dict[str, int] = {}
+    provisional: bool = False
 
 
 class Member(Part, frozen=True, kw_only=True, order=True):
@@ -291,7 +324,7 @@ def from_json(name: str, data: bytes, kind: type[AnyDocument]) -> AnyDocument:
 def _corrupt(name: str, what: str) -> CorruptObjectError:
     # A restart reads the header, group, commit and tombstone of the old generation, and so cannot get around those.
     redo = "use another idempotence key"
-    if name.endswith(("plan.json.zst", "seal.json")) or "/staged/" in name:
+    if name.rsplit("/", 1)[-1].startswith(("plan", "seal")) or "/staged/" in name:
         redo = 'redo the write under a new generation by running with the configuration {"checkpoint": "restart"}'
     return CorruptObjectError(f"Object {name} in the checkpoint store {what}. It is not treated as absent. Restore it, or {redo}.")
 

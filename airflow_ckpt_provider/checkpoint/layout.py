@@ -31,9 +31,9 @@ class CheckpointPaths:
     def header(self) -> str:
         return f"{self.root}header.json"
 
-    @property
-    def plan(self) -> str:
-        return f"{self.root}plan.json.zst"
+    def plan(self, number: int = 1) -> str:
+        """The plan of a round, counted from 1."""
+        return f"{self.root}plan{_suffix(number)}.json.zst"
 
     @property
     def attempts(self) -> str:
@@ -50,8 +50,16 @@ class CheckpointPaths:
         return f"{self.staged_folder}{split_id}.json"
 
     @property
-    def seal(self) -> str:
-        return f"{self.root}seal.json"
+    def ids_folder(self) -> str:
+        return f"{self.root}ids/"
+
+    def ids(self, split_id: str, writer: str) -> str:
+        """Ids of the rows that ``writer`` staged for a split, where a recovery is by rows."""
+        return f"{self.ids_folder}{split_id}-{writer}.parquet"
+
+    def seal(self, number: int = 1) -> str:
+        """The first seal, or the one that took the place of that before it."""
+        return f"{self.root}seal{_suffix(number)}.json"
 
     @property
     def group(self) -> str:
@@ -68,6 +76,10 @@ class CheckpointPaths:
     def file_stem(self, split_id: str, attempt_id: str) -> str:
         """Start of the name of every data file and manifest of one split in one attempt (I4)."""
         return f"ckpt-{self.key_hash}-g{self.generation}-s{split_id}-{attempt_id}"
+
+
+def _suffix(number: int) -> str:
+    return "" if number == 1 else f"-{number}"
 
 
 def generation_of(name: str) -> int | None:

@@ -38,7 +38,10 @@ class CommitFacts(TypedDict):
 
 
 class Reference(TypedDict):
-    """What a stage returns. ``rows``, ``bytes`` and ``files`` are those sealed, in all attempts together."""
+    """What a stage returns. ``rows``, ``bytes`` and ``files`` are those sealed, in all attempts together.
+
+    ``counts`` says what became of the rows in modes that distinguish: ``inserted``, ``updated``, ``unchanged``, ``kept``.
+    """
 
     idempotence_key: str
     generation: int
@@ -53,6 +56,7 @@ class Reference(TypedDict):
     rows: int
     bytes: int
     files: int
+    counts: NotRequired[dict[str, int]]
     commit: NotRequired[CommitFacts]
 
 
@@ -64,7 +68,7 @@ def reference(
     :param map_index: of the task that hands it on; that of the task that created the checkpoint if None.
     """
     header = checkpoint.header
-    return Reference(
+    found = Reference(
         idempotence_key=header.key,
         generation=header.generation,
         store=checkpoint.store.uri,
@@ -79,6 +83,9 @@ def reference(
         bytes=seal.bytes,
         files=seal.files,
     )
+    if seal.counts:
+        found["counts"] = dict(seal.counts)
+    return found
 
 
 def resolve(store: CheckpointStore, pointer: str | Reference) -> Checkpoint | None:

@@ -38,6 +38,7 @@ def test_a_reference_holds_these_members_and_no_others(store):
         "rows": 250,
         "bytes": 2048,
         "files": 1,
+        "counts": {"inserted": 50, "updated": 200},
     }
     assert set(Reference.__annotations__) == {*pointer, "commit"}
     assert set(CommitFacts.__annotations__) == {"snapshot_id", "committed_at", "landed_now"}

@@ -60,6 +60,7 @@ HEADER = Header(
         schema_fingerprint="5f" * 32,
     ),
     mode="append",
+    parameters={},
     source={"files": "s3://landing/orders/*.parquet", "format": "parquet", "filter": [["day", "=", "2026-01-01"]]},
     source_fingerprint="a1" * 32,
     transform="shop.transforms:clean",
@@ -73,6 +74,7 @@ PLAN = Plan(
     created_at=AT,
     inputs={"files": 1, "bytes": 4096},
     splits=(Split(id="000000", bytes=4096, read={"pieces": [[["orders/1.parquet", 4096, '"etag"'], None, None]]}),),
+    base=4711,
 )
 
 GROUP = Group(id="0f" * 16, members=(Member(key=KEY.value, generation=1),), stream="ab" * 8, bound_at=AT, horizon=7)
@@ -97,8 +99,21 @@ SAMPLES: dict[str, Document] = {
         bytes=2048,
         files=(StagedFile("s3://warehouse/orders/data/ckpt-1.parquet", 2048),),
         manifest=MANIFEST_JSON,
+        replaces=("s3://warehouse/orders/data/old.parquet",),
+        counts={"inserted": 50, "updated": 200},
+        scratch={"path": "s3://warehouse/orders/data/ckpt-2.parquet"},
     ),
-    "seal.json": Seal(sealed_at=AT, splits=1, rows=250, bytes=2048, files=1, manifests=(MANIFEST_JSON,)),
+    "seal.json": Seal(
+        sealed_at=AT,
+        splits=1,
+        rows=250,
+        bytes=2048,
+        files=1,
+        manifests=(MANIFEST_JSON,),
+        round=2,
+        counts={"inserted": 50, "updated": 200},
+        provisional=True,
+    ),
     "group.json": GROUP,
     "commit.json": Commit(group=GROUP.id, snapshot_id=4611686018427387904, committed_at=AT, rows=250),
     "discard.json": Discard(discarded_at=AT, reason="restart was asked for"),
