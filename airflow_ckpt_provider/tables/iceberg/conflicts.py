@@ -1,0 +1,136 @@
+"""What others committed since a snapshot, and whether it touches what a commit is about to remove.
+
+For a write that was planned on one snapshot and lands on a later one. Whether a change matters is asked of files, by their
+partition and metrics; where these do not tell, the answer is that it does.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from airflow_ckpt_provider.tables.iceberg.cover import Everything, Matching, Partitions, Paths, key_of
+from airflow_ckpt_provider.tables.iceberg.entries import ADDED, DELETED, data_file, entries_of
+from airflow_ckpt_provider.tables.iceberg.history import MAIN, lineage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+    from airflow_ckpt_provider.tables.iceberg.cover import Removal
+
+#: Id of the column of a position delete file that names the data file of a deleted row (Iceberg spec, "Reserved Field IDs").
+FILE_PATH_ID = 2147483546
+
+
+class Change(NamedTuple):
+    """One snapshot of a table. Its files are read from its manifests when they are asked for."""
+
+    table: Table
+    snapshot: Snapshot
+
+    @property
+    def operation(self) -> str:
+        """What the snapshot says it did; ``replace`` (compaction) changes files but no rows."""
+        return self.snapshot.summary.operation.value if self.snapshot.summary else "unknown"
+
+    def added(self) -> Iterator[DataFile]:
+        """Data files that it added."""
+        return self._files(ADDED, deletes=False)
+
+    def removed(self) -> Iterator[DataFile]:
+        """Data files that it removed."""
+        return self._files(DELETED, deletes=False)
+
+    def added_deletes(self) -> Iterator[DataFile]:
+        """Delete files that it added."""
+        return self._files(ADDED, deletes=True)
+
+    def removed_deletes(self) -> Iterator[DataFile]:
+        """Delete files that it removed."""
+        return self._files(DELETED, deletes=True)
+
+    def _files(self, status: int, *, deletes: bool) -> Iterator[DataFile]:
+        from pyiceberg.manifest import ManifestContent
+
+        wanted = ManifestContent.DELETES if deletes else ManifestContent.DATA
+        for manifest in self.snapshot.manifests(self.table.io):
+            if manifest.content == wanted and manifest.added_snapshot_id == self.snapshot.snapshot_id:
+                for entry, partition in entries_of(self.table.io, manifest, None):
+                    if entry.status == status and entry.snapshot_id == self.snapshot.snapshot_id:
+                        yield data_file(entry, partition, manifest.partition_spec_id)
+
+    def __str__(self) -> str:
+        time = datetime.fromtimestamp(self.snapshot.timestamp_ms / 1000, UTC)
+        return f"snapshot {self.snapshot.snapshot_id} ({self.operation}, {time:%Y-%m-%d %H:%M:%S} UTC)"
+
+
+def changes_since(table: Table, branch: str, base_snapshot_id: int | None) -> list[Change] | None:
+    """The snapshots of a branch after ``base_snapshot_id``, the oldest first.
+
+    :param branch: one that does not exist begins where the main branch is.
+    :param base_snapshot_id: None for a table that had no snapshot yet.
+    :returns: None if the base is no ancestor of the branch any more, expired or rolled back: what happened cannot be told.
+    """
+    lineage = lineage_of(table.metadata, branch if branch in table.metadata.refs else MAIN)
+    found: list[Change] = []
+    for snapshot_id, snapshot in lineage.snapshots.items():
+        if snapshot_id == base_snapshot_id:
+            return found[::-1]
+        found.append(Change(table, snapshot))
+    # Without a base, all that ever happened has to be there to be seen.
+    complete = base_snapshot_id is None and (not found or lineage.reaches == 0)
+    return found[::-1] if complete else None
+
+
+def touching(changes: Sequence[Change], removal: Removal) -> str | None:
+    """The first change of what ``removal`` takes, as a line to read; None if there is none.
+
+    Rows that were added to it, removed from it or deleted in it are changes; rows moved to other files are none, unless the
+    removal is of these very files.
+    """
+    for change in changes:
+        touches = _asks(change, removal)
+        moved_only = change.operation == "replace"
+        kinds: list[tuple[str, Callable[[], Iterator[DataFile]]]] = [("removed", change.removed)]
+        if not moved_only:
+            kinds += [("added", change.added), ("deleted rows by", change.added_deletes), ("undid", change.removed_deletes)]
+        elif not isinstance(removal, Paths):
+            continue
+        for verb, files in kinds:
+            for file in files():
+                if touches(verb, file):
+                    return f"{change} {verb} {file.file_path}"
+    return None
+
+
+def _asks(change: Change, removal: Removal) -> Callable[[str, DataFile], bool]:
+    """Whether what a change did (a verb) to a file touches the removal."""
+    match removal:
+        case Everything():
+            return lambda _, __: True
+        case Partitions(spec_id, keys):
+            wanted = {key_of(key) for key in keys}
+            # Files of another spec lie in partitions that cannot be compared with these.
+            return lambda _, file: file.spec_id != spec_id or key_of(file.partition._data) in wanted  # noqa: SLF001
+        case Paths(paths):
+            ordered = sorted(path.encode() for path in paths)
+            return lambda verb, file: _touches_paths(verb, file, paths, ordered)
+        case Matching(expression):
+            from airflow_ckpt_provider.tables.iceberg.matching import Matcher
+
+            matcher = Matcher(change.table.metadata, expression)
+            return lambda _, file: matcher.possible(file, file.spec_id, metrics=not file.content)
+
+
+def _touches_paths(verb: str, file: DataFile, paths: frozenset[str], ordered: list[bytes]) -> bool:
+    """A delete file applies to the data files between its bounds of paths; one without bounds, or by values, may apply to all."""
+    if not file.content:
+        return verb == "removed" and file.file_path in paths
+    lower, upper = (bounds.get(FILE_PATH_ID) for bounds in (file.lower_bounds or {}, file.upper_bounds or {}))
+    if file.content != 1 or lower is None or upper is None:
+        return bool(ordered)
+    return any(lower <= path <= upper for path in ordered)

@@ -1,0 +1,160 @@
+"""Manifest entries as a commit sees them: with what they inherit, as pyiceberg's data files, and written with a new status."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from airflow_ckpt_provider.tables.iceberg.avro import HEAD, ContainerWriter, Entries, to_long
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Self
+
+    from pyiceberg.io import FileIO
+    from pyiceberg.manifest import DataFile, ManifestFile
+
+    from airflow_ckpt_provider.tables.iceberg.avro import Entry
+
+EXISTING, ADDED, DELETED = 0, 1, 2
+
+#: What a summary needs to know of a data file; these stand first in every writer's schema.
+FACTS = frozenset({"content", "file_path", "partition", "record_count", "file_size_in_bytes"})
+
+MAPS = frozenset({"column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds"})
+
+
+def entries_of(
+    io: FileIO, manifest: ManifestFile, fields: frozenset[str] | None = FACTS
+) -> Iterator[tuple[Entry, tuple[Any, ...]]]:
+    """All entries of a manifest, deleted ones included, with inherited values made explicit, and each file's partition."""
+    with Entries(io, manifest.manifest_path, fields) as entries:
+        for entry in entries:
+            yield inheriting(entry, manifest), entries.partition(entry.file)
+
+
+def inheriting(entry: Entry, manifest: ManifestFile) -> Entry:
+    """The entry with what the Iceberg spec lets it inherit from its manifest ("Sequence Number Inheritance")."""
+    if entry.snapshot_id is None:
+        entry = entry._replace(snapshot_id=manifest.added_snapshot_id)
+    inherited = manifest.sequence_number or 0
+    if entry.status == ADDED or not inherited:
+        if entry.sequence_number is None:
+            entry = entry._replace(sequence_number=inherited)
+        if entry.file_sequence_number is None:
+            entry = entry._replace(file_sequence_number=inherited)
+    return entry
+
+
+def data_file(entry: Entry, partition: tuple[Any, ...], spec_id: int) -> DataFile:
+    """An entry's file as pyiceberg has it; the entry was read with all fields."""
+    from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    # Iceberg stores maps with integer keys as lists of key and value.
+    values: dict[str, Any] = {
+        name: {pair["key"]: pair["value"] for pair in value} if name in MAPS and value is not None else value
+        for name, value in entry.file.items()
+    }
+    values["content"] = DataFileContent(values.get("content") or 0)
+    values["file_format"] = FileFormat(values["file_format"])
+    values["partition"] = Record(*partition)
+    file = DataFile(*(values.get(field.name) for field in DATA_FILE_TYPE[2].fields))
+    file.spec_id = spec_id
+    return file
+
+
+class Rewrite:
+    """A new manifest made of the entries of another one, of its schema and with its metadata.
+
+    :param source: the manifest that it replaces.
+    :param snapshot_id: the snapshot that it is written for.
+    """
+
+    def __init__(self, io: FileIO, path: str, source: ManifestFile, entries: Entries, snapshot_id: int) -> None:
+        self.source, self.snapshot_id = source, snapshot_id
+        self.files, self.rows = [0, 0, 0], [0, 0, 0]
+        self._lowest: int | None = None
+        # A manifest of a table that was version 1 once knows no sequence numbers and no content.
+        meta = dict(entries.container.meta)
+        shape = entries.shape.head
+        self._old = len(shape) < len(HEAD)
+        self._nulls = [0, *(shape.get(name, 0) for name in HEAD[1:])]
+        self._tail = b""
+        if self._old:
+            schema, self._tail = _as_version_2(entries.container.schema)
+            meta |= {"avro.schema": schema.encode(), "format-version": b"2", "content": b"data"}
+        self._writer = ContainerWriter(io, path, meta, hashlib.md5(path.encode(), usedforsecurity=False).digest())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._writer.__exit__(kind, error, trace)
+
+    def existing(self, entry: Entry) -> None:
+        """Keep a live file."""
+        self._add(EXISTING, entry, entry.snapshot_id)
+
+    def deleted(self, entry: Entry) -> None:
+        """Record that this snapshot removes a live file."""
+        self._add(DELETED, entry, self.snapshot_id)
+
+    def _add(self, status: int, entry: Entry, snapshot_id: int | None) -> None:
+        self.files[status] += 1
+        self.rows[status] += entry.file["record_count"]
+        if status == EXISTING and entry.sequence_number is not None:
+            self._lowest = entry.sequence_number if self._lowest is None else min(self._lowest, entry.sequence_number)
+        head = to_long(status)
+        for null, value in zip(self._nulls[1:], (snapshot_id, entry.sequence_number, entry.file_sequence_number), strict=True):
+            if null is None:
+                head += to_long(value or 0)
+            else:
+                head += to_long(null) if value is None else to_long(1 - null) + to_long(value)
+        self._writer.add(head + entry.body + self._tail)
+
+    def manifest_file(self) -> ManifestFile:
+        """The finished manifest's entry of a manifest list.
+
+        Bounds of its partitions are those of the manifest it replaces: it has no entry that the other has not.
+        """
+        from pyiceberg.manifest import UNASSIGNED_SEQ
+        from pyiceberg.manifest import ManifestFile as Listed
+
+        return Listed.from_args(
+            manifest_path=self._writer.path,
+            manifest_length=self._writer.length,
+            partition_spec_id=self.source.partition_spec_id,
+            content=self.source.content,
+            sequence_number=UNASSIGNED_SEQ,
+            min_sequence_number=UNASSIGNED_SEQ if self._lowest is None else self._lowest,
+            added_snapshot_id=self.snapshot_id,
+            added_files_count=0,
+            existing_files_count=self.files[EXISTING],
+            deleted_files_count=self.files[DELETED],
+            added_rows_count=0,
+            existing_rows_count=self.rows[EXISTING],
+            deleted_rows_count=self.rows[DELETED],
+            partitions=self.source.partitions,
+            key_metadata=self.source.key_metadata,
+        )
+
+
+def _as_version_2(schema: str) -> tuple[str, bytes]:
+    """The entry schema of version 2 for a manifest of version 1, and what each entry has to end with then."""
+    parsed = json.loads(schema)
+    status, snapshot, file = parsed["fields"]
+    optional = {"type": ["null", "long"], "default": None}
+    parsed["fields"] = [
+        status,
+        snapshot,
+        {"name": "sequence_number", "field-id": 3} | optional,
+        {"name": "file_sequence_number", "field-id": 4} | optional,
+        file,
+    ]
+    if any(field["name"] == "content" for field in file["type"]["fields"]):
+        return json.dumps(parsed), b""
+    file["type"]["fields"].append({"name": "content", "field-id": 134, "type": "int"})
+    return json.dumps(parsed), to_long(0)
