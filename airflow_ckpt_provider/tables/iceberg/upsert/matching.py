@@ -1,0 +1,204 @@
+"""Which rows of one target file have the key of a source row: the keys of the file are read, the keys of the source searched."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from airflow_ckpt_provider.tables.iceberg.upsert.bounds import Bounds, meeting
+from airflow_ckpt_provider.tables.iceberg.upsert.gather import KEPT as KEPT_ROWS
+from airflow_ckpt_provider.tables.iceberg.upsert.keys import canonical, hashes
+from airflow_ckpt_provider.tables.iceberg.upsert.portions import KEPT as KEPT_KEYS
+from airflow_ckpt_provider.tables.iceberg.upsert.portions import portions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from types import TracebackType
+
+    import pyarrow as pa
+    from pyiceberg.io import FileIO
+
+    from airflow_ckpt_provider.tables.iceberg.upsert.gather import Gathered
+    from airflow_ckpt_provider.tables.iceberg.upsert.index import Positions
+    from airflow_ckpt_provider.tables.iceberg.upsert.keys import KeyColumn
+    from airflow_ckpt_provider.tables.iceberg.upsert.portions import Keys, Portion
+    from airflow_ckpt_provider.tables.iceberg.upsert.scratch import Scratch
+    from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import SidecarWriter
+
+#: Rows of a target file whose keys are searched at once.
+_ROWS = 1 << 20
+
+_ITEM = 8
+
+
+class Matches:
+    """A number for each row of a target file, 0 where there is none, kept in a local file: a target file has many rows."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(prefix="upsert-")  # noqa: SIM115 - closed by __exit__
+        self._end = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._file.close()
+
+    def get(self, start: int, count: int) -> Positions:
+        """Numbers of these rows."""
+        import numpy as np
+
+        found = np.zeros(count, dtype=np.int64)
+        if start < self._end:
+            self._file.seek(start * _ITEM)
+            read = np.frombuffer(self._file.read(count * _ITEM), dtype=np.int64)
+            found[: len(read)] = read
+        return found
+
+    def put(self, start: int, numbers: Positions) -> None:
+        """Set the numbers of rows from ``start`` on."""
+        # What is never written before the end reads as zeros.
+        self._file.seek(start * _ITEM)
+        self._file.write(numbers.tobytes())
+        self._end = max(self._end, start + len(numbers))
+
+
+class Found(NamedTuple):
+    """What a target file has in common with the source.
+
+    :param target_rows: rows of the file whose key the source has.
+    :param live_rows: all rows of the file.
+    """
+
+    target_rows: int
+    live_rows: int
+
+
+class Matcher:
+    """Matches one target file with the source.
+
+    :param batches: reads the key columns of the file from its start.
+    :param sources: all scratch files.
+    """
+
+    def __init__(
+        self, io: FileIO, batches: Callable[[], Iterable[pa.RecordBatch]], sources: Sequence[Scratch], keys: Sequence[KeyColumn]
+    ) -> None:
+        self._io = io
+        self._batches = batches
+        self._sources = sources
+        self._keys = keys
+
+    def match(self, sidecar: SidecarWriter | None, matches: Matches | None, gathered: Gathered | None) -> Found:
+        """Find all rows in common.
+
+        :param sidecar: takes the addresses of the source rows.
+        :param matches: takes, for each target row, the number of its row in ``gathered``, counted from 1.
+        :param gathered: takes the source rows.
+        """
+        if len(portions(self._sources)) > 1:
+            self._narrow()
+        rows = live = 0
+        for portion in portions(self._sources):
+            keys = KEPT_KEYS.get(self._io, self._sources, self._keys, portion)
+            hit, rows_here, live = self._search(keys, portion, matches)
+            rows += rows_here
+            if rows_here:
+                if matches is not None and gathered is not None:
+                    _number(hit, gathered.rows, live, matches)
+                self._collect(keys, hit, sidecar, gathered)
+        if gathered is not None:
+            gathered.finish()
+        return Found(rows, live)
+
+    def _narrow(self) -> None:
+        """Leave out the sources that cannot have a key of the file, if that saves a pass over the file.
+
+        Otherwise they are all searched, whatever the file, so that what is loaded for one file serves the next.
+        """
+        import pyarrow as pa
+
+        bounds = Bounds(self._keys)
+        for chunk in _chunks(self._batches()):
+            table = pa.Table.from_batches(chunk)
+            bounds.add([table.column(key.name) for key in self._keys])
+        held = bounds.to_json()
+        if not held:
+            return
+        near = meeting(self._keys, held, [source.bounds for source in self._sources])
+        sources = [source for source, is_near in zip(self._sources, near, strict=True) if is_near]
+        if len(portions(sources)) < len(portions(self._sources)):
+            self._sources = sources
+
+    def _search(self, keys: Keys, portion: Portion, matches: Matches | None) -> tuple[Positions, int, int]:
+        """Positions of the keys that the target file has; how many of its rows have one, and how many there are.
+
+        A row's number is minus the position of its key, counted from 1, until ``_number`` gives the final one.
+        """
+        import numpy as np
+        import pyarrow as pa
+
+        hit = np.zeros(len(keys.known), dtype=np.bool_)
+        found_rows = live = 0
+        buckets = self._sources[0].buckets
+        for chunk in _chunks(self._batches()):
+            table = pa.Table.from_batches(chunk)
+            columns = [canonical(table.column(key.name)) for key in self._keys]
+            hashed = hashes(columns)
+            found = np.full(table.num_rows, -1, dtype=np.int64)
+            own = np.flatnonzero(portion.holds(hashed, buckets))
+            if len(own) == table.num_rows:
+                found = keys.known.find(columns, hashed)
+            elif len(own):
+                taken = pa.array(own)
+                found[own] = keys.known.find([column.take(taken) for column in columns], hashed[own])
+            at = np.flatnonzero(found >= 0)
+            if len(at):
+                found_rows += len(at)
+                hit[found[at]] = True
+                if matches is not None:
+                    numbers = matches.get(live, table.num_rows)
+                    numbers[at] = -found[at] - 1
+                    matches.put(live, numbers)
+            live += table.num_rows
+        return np.flatnonzero(hit), found_rows, live
+
+    def _collect(self, keys: Keys, hit: Positions, sidecar: SidecarWriter | None, gathered: Gathered | None) -> None:
+        import numpy as np
+
+        sources, rows = keys.source[hit], keys.row[hit]
+        kept = KEPT_ROWS.within(tuple(source.path for source in self._sources))
+        for number in np.unique(sources).tolist():
+            of_source = rows[np.searchsorted(sources, number) : np.searchsorted(sources, number, side="right")]
+            path = self._sources[number].path
+            if sidecar is not None:
+                sidecar.add(path, of_source)
+            if gathered is not None:
+                kept.fetch(self._io, path, of_source, gathered)
+
+
+def _number(hit: Positions, before: int, live: int, matches: Matches) -> None:
+    """Give rows of this portion the numbers that their source rows will have once they are gathered after ``before`` others."""
+    import numpy as np
+
+    for start in range(0, live, _ROWS):
+        numbers = matches.get(start, min(_ROWS, live - start))
+        at = np.flatnonzero(numbers < 0)
+        if len(at):
+            numbers[at] = before + np.searchsorted(hit, -numbers[at] - 1) + 1
+            matches.put(start, numbers)
+
+
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterable[list[pa.RecordBatch]]:
+    """Batches gathered to about a million rows, or fewer large ones."""
+    gathered: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        gathered.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= _ROWS or size >= _ROWS * 16:
+            yield gathered
+            gathered, rows, size = [], 0, 0
+    if gathered:
+        yield gathered

@@ -1,0 +1,208 @@
+"""The mode ``upsert``: which splits each of its phases has, and what its commit replaces.
+
+The source is staged first, as scratch files. Then every file of the table that can hold one of its keys is matched; then what
+none of them holds is inserted. Ids of these splits are digests of what they are computed from, so that after the table moved
+the next plan has the same ids for all that the change did not touch, and those are staged already.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+
+from airflow_ckpt_provider.checkpoint.checkpoint import now
+from airflow_ckpt_provider.checkpoint.documents import READ, Split
+from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.scan.iceberg import ScanFile
+from airflow_ckpt_provider.tables.iceberg.cover import Paths
+from airflow_ckpt_provider.tables.iceberg.landing import Append, head_id, require_same_files, require_same_schema, table_split
+from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
+from airflow_ckpt_provider.tables.iceberg.upsert.plan import plan_matches
+from airflow_ckpt_provider.tables.iceberg.upsert.scratch import buckets_for
+from airflow_ckpt_provider.tables.iceberg.upsert.writer import UpsertWriter
+from airflow_ckpt_provider.tables.protocol import Written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import pyarrow as pa
+    from pyiceberg.table import Table
+
+    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject, Plan, Staged
+    from airflow_ckpt_provider.tables.iceberg.cover import Removal
+    from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts
+    from airflow_ckpt_provider.tables.protocol import Sealed, StagedOf, Writer
+
+#: Tasks of the table's own splits.
+MATCH, UNIQUE, INSERT = "match", "unique", "insert"
+
+#: Buckets of keys where the size of the source is not known beforehand.
+_UNKNOWN_BUCKETS = 16
+
+
+class Upsert(Append):
+    """Rows with the keys of staged ones are updated, and the other staged rows inserted.
+
+    :param parameters: ``upsert_keys``, ``when_matched`` and ``when_not_matched``.
+    """
+
+    takes: ClassVar[frozenset[str]] = frozenset({"upsert_keys", "when_matched", "when_not_matched"})
+    provisional = True
+    together = False
+
+    def validate(self, table: Table | None) -> None:
+        """Refuse keys that cannot be keys of this table."""
+        if table is not None:
+            key_columns(table.schema(), self._keys, ".".join(table.name()))
+
+    def following(
+        self, table: Table, header: Header, head: int | None, plans: Sequence[Plan], staged: StagedOf, replaced: Sequence[str]
+    ) -> Plan | None:
+        """The splits of the next phase; those of the last one again if the table moved."""
+        require_same_schema(table, header)
+        plan = plans[-1]
+        records = _source_records(plans, staged)
+        sources = [record.scratch for record in records if record.scratch is not None]
+        wanted = self._matches(table, header, head, sources, replaced)
+        wanted |= {split.id: split for split in (_unique(n) for n in range(self._buckets(plans))) if sources}
+        if _phase(plan, MATCH, UNIQUE) != wanted:
+            return _with(plan, wanted.values(), head, sources)
+        inserts = self._inserts(records, wanted) if self._insert else {}
+        if _phase(plan, INSERT) != inserts:
+            return _with(plan, [*wanted.values(), *inserts.values()], head, sources)
+        if any(split.task == READ for split in plan.splits):
+            # Nothing to match and nothing to insert: what was read must not be sealed as if it was to land.
+            return _with(plan, (), head, sources)
+        return None
+
+    def writer(self, facts: WriterFacts, table: Table, plans: Sequence[Plan], staged: StagedOf) -> Writer:
+        """A writer for the splits of all phases."""
+        upsert = UpsertWriter(
+            facts, table, facts.schema.schema_id, self._keys, buckets=self._buckets(plans), update=self._update, insert=self._insert
+        )
+        sidecars = []
+        if any(split.task == INSERT for split in plans[-1].splits):
+            matched = staged([split.id for split in plans[-1].splits if split.task == MATCH])
+            sidecars = [record.scratch for record in matched if record.scratch is not None]
+        return UpsertWork(upsert, _sources(plans[-1]), sidecars)
+
+    def removals(self, table: Table, sealed: Sequence[Sealed]) -> list[Removal]:
+        """The rewritten files.
+
+        :raises TableMovedError: if a file that can hold a key is another one than those that were matched.
+        """
+        (one,) = sealed
+        require_same_schema(table, one.header)
+        head = head_id(table, one.header.table.branch)
+        if head != one.plan.base:
+            wanted = self._matches(table, one.header, head, _sources(one.plan), one.replaced)
+            require_same_files(wanted, _phase(one.plan, MATCH), one.header)
+        rewritten = frozenset(path for record in one.staged for path in record.replaces)
+        return [*super().removals(table, sealed), *([Paths(rewritten)] if rewritten else [])]
+
+    @property
+    def _keys(self) -> list[str]:
+        keys = self.parameters.get("upsert_keys")
+        if not isinstance(keys, list) or not keys:
+            raise InvalidInputError("mode='upsert' needs upsert_keys: the columns that identify a row.")
+        return keys
+
+    @property
+    def _update(self) -> bool:
+        return self.parameters.get("when_matched", "update") == "update"
+
+    @property
+    def _insert(self) -> bool:
+        return self.parameters.get("when_not_matched", "insert") == "insert"
+
+    def _buckets(self, plans: Sequence[Plan]) -> int:
+        """Buckets of keys: the same in every round, because the first plan is."""
+        size = sum(split.bytes for split in plans[0].splits)
+        return buckets_for(size) if size else _UNKNOWN_BUCKETS
+
+    def _matches(
+        self, table: Table, header: Header, head: int | None, sources: Sequence[JsonObject], replaced: Sequence[str]
+    ) -> dict[str, Split]:
+        """A split for each live file that can hold a key; not for those that the commit removes anyway."""
+        if not sources:
+            return {}
+        gone = frozenset(replaced)
+        files = plan_matches(table, head, self._keys, sources, header.table.schema_id)
+        return {split.id: split for split in (table_split(MATCH, file) for file in files if file.path not in gone)}
+
+    def _inserts(self, records: Sequence[Staged], matches: dict[str, Split]) -> dict[str, Split]:
+        """A split for each scratch file. What it inserts depends on all matches, and so does its id."""
+        digest = hashlib.sha256("\0".join(sorted(matches)).encode()).hexdigest()[:16]
+        return {
+            split.id: split
+            for split in (
+                Split(id=f"{INSERT}{digest}x{record.split}", bytes=record.bytes, read=record.scratch, task=INSERT)
+                for record in records
+                if record.scratch is not None
+            )
+        }
+
+
+class UpsertWork:
+    """Does the splits of all phases; see ``Writer``.
+
+    :param sources: records of all scratch files, once the source is staged.
+    :param sidecars: records of all sidecars, once every file is matched.
+    """
+
+    def __init__(self, upsert: UpsertWriter, sources: Sequence[JsonObject], sidecars: Sequence[JsonObject]) -> None:
+        self._upsert = upsert
+        self._sources = sources
+        self._sidecars = sidecars
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._upsert.schema
+
+    def write(self, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
+        """Keep the rows of a source split for the later phases."""
+        return self._upsert.write_source(batches, stem)
+
+    def work(self, split: Split, stem: str) -> Written:
+        """Match a file, look for duplicates in a bucket, or insert a scratch file's new rows."""
+        if split.task == MATCH:
+            return self._upsert.match(msgspec.convert(split.read, ScanFile), self._sources, stem)
+        if split.task == INSERT:
+            return self._upsert.insert(split.read, self._sidecars, stem)
+        self._upsert.check_unique(msgspec.convert(split.read["bucket"], int), self._sources)
+        return Written(0, 0, (), None)
+
+    def remove(self, written: Written) -> None:
+        """Remove the files of a split that lost the race to be published."""
+        self._upsert.remove(written)
+
+
+def _unique(bucket: int) -> Split:
+    return Split(id=f"{UNIQUE}{bucket:06d}", bytes=0, read={"bucket": bucket}, task=UNIQUE)
+
+
+def _reading(plan: Plan) -> bool:
+    return any(split.task == READ for split in plan.splits)
+
+
+def _source_records(plans: Sequence[Plan], staged: StagedOf) -> list[Staged]:
+    """Published records of the source's splits: those of the last round that has any."""
+    reading = [plan for plan in plans if _reading(plan)]
+    return staged([split.id for split in reading[-1].splits]) if reading else []
+
+
+def _phase(plan: Plan, *tasks: str) -> dict[str, Split]:
+    return {split.id: split for split in plan.splits if split.task in tasks}
+
+
+def _sources(plan: Plan) -> list[JsonObject]:
+    """Records of all scratch files, as the plans of later phases hold them; none while the source is read."""
+    return msgspec.convert(plan.inputs.get("sources", []), list[dict[str, object]])
+
+
+def _with(plan: Plan, splits: Iterable[Split], base: int | None, sources: Sequence[JsonObject]) -> Plan:
+    """``plan`` with these for its splits. What was read does not land as it is, so its splits are not among them."""
+    inputs = plan.inputs | {"sources": list(sources)}
+    return msgspec.structs.replace(plan, created_at=now(), inputs=inputs, splits=tuple(splits), base=base)

@@ -1,0 +1,99 @@
+"""Sidecars: which source rows a target file holds already, so that they are not inserted.
+
+A Parquet file of row numbers; each row group is about one scratch file, and the file says which.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_ckpt_provider.checkpoint.documents import Part
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+    from airflow_ckpt_provider.tables.iceberg.upsert.index import Positions
+
+#: Name under which a sidecar says which scratch file each of its row groups is about.
+_SOURCES = b"sources"
+
+#: Scratch files that a record names; if more are concerned, it names none, and the sidecar has to be looked into.
+_NAMED = 16
+
+
+class Sidecar(Part, frozen=True, kw_only=True):
+    """One sidecar.
+
+    :param rows: matched source rows.
+    :param sources: paths of the scratch files that they are in; empty if these are many.
+    """
+
+    path: str
+    bytes: int
+    rows: int
+    sources: tuple[str, ...] = ()
+
+    def to_json(self) -> JsonObject:
+        """As stored in a staged record."""
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_json(cls, value: JsonObject) -> Sidecar:
+        """As read from a staged record."""
+        return msgspec.convert(value, cls)
+
+
+class SidecarWriter(contextlib.ExitStack):
+    """Writes a sidecar; no file comes to be if nothing is added."""
+
+    def __init__(self, io: FileIO, path: str) -> None:
+        super().__init__()
+        self._io = io
+        self._path = path
+        self._sources: list[str] = []
+        self._rows = 0
+        self._writer: Any = None
+
+    def add(self, source: str, rows: Positions) -> None:
+        """Add rows of one scratch file, sorted by number."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if not len(rows):
+            return
+        table = pa.table({"row": rows})
+        if self._writer is None:
+            stream = self.enter_context(self._io.new_output(self._path).create(overwrite=True))
+            encoding = {"use_dictionary": False, "column_encoding": {"row": "DELTA_BINARY_PACKED"}, "write_statistics": False}
+            self._writer = self.enter_context(pq.ParquetWriter(stream, table.schema, compression="zstd", **encoding))
+        self._writer.write_table(table, row_group_size=len(rows))
+        self._sources.append(source)
+        self._rows += len(rows)
+
+    def finish(self) -> Sidecar | None:
+        """Close the file."""
+        if self._writer is None:
+            return None
+        self._writer.add_key_value_metadata({_SOURCES: msgspec.json.encode(self._sources)})
+        self.close()
+        named = sorted(set(self._sources))
+        size = len(self._io.new_input(self._path))
+        return Sidecar(path=self._path, bytes=size, rows=self._rows, sources=tuple(named) if len(named) <= _NAMED else ())
+
+
+def mark_matched(io: FileIO, sidecar: Sidecar, source: str, matched: Any) -> None:  # noqa: ANN401 - a numpy array of booleans
+    """Set ``matched`` at the rows of this scratch file that the sidecar names."""
+    import pyarrow.parquet as pq
+
+    if sidecar.sources and source not in sidecar.sources:
+        return
+    with io.new_input(sidecar.path).open() as stream:
+        file = pq.ParquetFile(stream)
+        sources = msgspec.json.decode(file.metadata.metadata[_SOURCES], type=list[str])
+        for number, own in enumerate(sources):
+            if own == source:
+                matched[file.read_row_group(number, use_threads=False).column("row").to_numpy()] = True

@@ -1,0 +1,169 @@
+"""What executors do in an upsert: write scratch files, match target files with them, insert the rest, look for duplicates."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.exceptions import RowCountError
+from airflow_ckpt_provider.tables.iceberg.upsert.gather import Gathered
+from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
+from airflow_ckpt_provider.tables.iceberg.upsert.matching import Matcher, Matches
+from airflow_ckpt_provider.tables.iceberg.upsert.merge import Merge
+from airflow_ckpt_provider.tables.iceberg.upsert.portions import load, portions, refuse_duplicates
+from airflow_ckpt_provider.tables.iceberg.upsert.scratch import Scratch, ScratchReader, write_scratch
+from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import Sidecar, SidecarWriter, mark_matched
+from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter, delete_files
+from airflow_ckpt_provider.tables.protocol import Written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+    from pyiceberg.table import Table
+    from pyiceberg.table.locations import LocationProvider
+
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+    from airflow_ckpt_provider.scan.iceberg import ScanFile
+    from airflow_ckpt_provider.tables.iceberg.upsert.compare import Mask
+    from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts
+
+#: Rows of a scratch file that are inserted at a time.
+_BATCH_ROWS = 65_536
+
+
+class UpsertWriter(IcebergWriter):
+    """Does the splits of an upsert. Picklable; holds storage properties with credentials, so it never goes into the store.
+
+    :param facts: of the table; rows are read and written with the schema there, and written with the spec.
+    :param table: an open table; only what scans keep of it is kept.
+    :param schema_id: id of that schema.
+    :param keys: ``upsert_keys``.
+    :param buckets: number of buckets of keys, see ``buckets_for``; the same in all splits of an upsert.
+    :param update: whether matched rows are updated (``when_matched``).
+    :param insert: whether other rows are inserted (``when_not_matched``).
+    :raises InvalidInputError: if the keys cannot be keys of this table.
+    """
+
+    def __init__(
+        self,
+        facts: WriterFacts,
+        table: Table,
+        schema_id: int,
+        keys: Sequence[str],
+        *,
+        buckets: int = 1,
+        update: bool = True,
+        insert: bool = True,
+    ) -> None:
+        from airflow_ckpt_provider.scan.iceberg import IcebergScan
+
+        super().__init__(facts)
+        self._keys = key_columns(facts.schema, keys, facts.table)
+        self._buckets = buckets
+        self._update = update
+        self._insert = insert
+        self._read_keys = IcebergScan(table, schema_id, [key.name for key in self._keys])
+        self._read_all = IcebergScan(table, schema_id)
+
+    def write_source(self, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
+        """Keep the rows of one source split in a scratch file; see ``Writer.write``."""
+        io = self.facts.io()
+        path = self._locations().new_data_location(f"{stem}-source.parquet")
+        scratch = write_scratch(io, path, self.chunks(batches), self.facts.schema, self._keys, self._buckets)
+        if scratch is None:
+            return Written(0, 0, (), None)
+        return Written(scratch.rows, scratch.bytes, (), None, scratch=scratch.to_json())
+
+    def check_unique(self, bucket: int, sources: Sequence[JsonObject]) -> None:
+        """Check that no key of this bucket is in the source more than once.
+
+        :param sources: records of all scratch files.
+        :raises DuplicateKeyError: with examples.
+        """
+        scratch = _scratch(sources)
+        for portion in portions(scratch, only=bucket):
+            refuse_duplicates(load(self.facts.io(), scratch, self._keys, portion), self._keys)
+
+    def match(self, target: ScanFile, sources: Sequence[JsonObject], stem: str) -> Written:
+        """Match one live data file of the table with the source, and rewrite it if that changes a row of it.
+
+        :param sources: records of all scratch files.
+        :returns: with ``replaces`` if the file was rewritten, and as ``scratch`` the record of a sidecar, if a row matched.
+        """
+        try:
+            return self._match(target, sources, stem)
+        except BaseException:
+            delete_files(self.facts.io(), [self._sidecar_path(stem)])
+            raise
+
+    def _match(self, target: ScanFile, sources: Sequence[JsonObject], stem: str) -> Written:
+        io, scratch = self.facts.io(), _scratch(sources)
+        matcher = Matcher(io, lambda: self._read_keys.read(target), scratch, self._keys)
+        with contextlib.ExitStack() as stack:
+            sidecar = stack.enter_context(SidecarWriter(io, self._sidecar_path(stem))) if self._insert else None
+            matches = stack.enter_context(Matches()) if self._update else None
+            gathered = stack.enter_context(Gathered(self.schema)) if self._update else None
+            found = matcher.match(sidecar, matches, gathered)
+            record = sidecar.finish() if sidecar is not None else None
+            kept = record.to_json() if record is not None else None
+            if matches is None or gathered is None:
+                counts = {"ignored": found.target_rows} if found.target_rows else {}
+                return Written(0, 0, (), None, counts=counts, scratch=kept)
+            if not found.target_rows:
+                return Written(0, 0, (), None)
+            merge = Merge(lambda: self._read_all.read(target), matches, gathered, self.schema)
+            if not merge.changes():
+                return Written(0, 0, (), None, counts={"unchanged": found.target_rows}, scratch=kept)
+            written = self.write(merge.rows(), stem)
+            if written.rows != found.live_rows:
+                raise RowCountError(f"{target.path} holds {found.live_rows} rows, but {written.rows} were rewritten (I2).")
+            return written._replace(replaces=(target.path,), counts=merge.counts, scratch=kept)
+
+    def insert(self, source: JsonObject, sidecars: Sequence[JsonObject], stem: str) -> Written:
+        """Write the rows of one scratch file that no target file holds.
+
+        :param source: record of the scratch file.
+        :param sidecars: records of the sidecars of all match splits.
+        """
+        import numpy as np
+
+        io, scratch = self.facts.io(), Scratch.from_json(source)
+        matched = np.zeros(scratch.rows, dtype=np.bool_)
+        for sidecar in sidecars:
+            mark_matched(io, Sidecar.from_json(sidecar), scratch.path, matched)
+        wanted = int(scratch.rows - np.count_nonzero(matched))
+        if not wanted:
+            return Written(0, 0, (), None)
+        written = self.write(self._unmatched(scratch, ~matched), stem)
+        if written.rows != wanted:
+            raise RowCountError(f"{wanted} rows of {scratch.path} are new, but {written.rows} were written (I2).")
+        return written._replace(counts={"inserted": written.rows})
+
+    def remove(self, written: Written) -> None:
+        """Remove the files of a split that lost the race to be published."""
+        super().remove(written)
+        if written.scratch is not None:
+            delete_files(self.facts.io(), [str(written.scratch["path"])])
+
+    def _unmatched(self, scratch: Scratch, wanted: Mask) -> Iterator[pa.RecordBatch]:
+        """The wanted rows of a scratch file, under the table's own column names."""
+        import pyarrow as pa
+
+        with ScratchReader(self.facts.io(), scratch.path) as reader:
+            for span in reader.spans():
+                mask = pa.array(wanted[span.start : span.start + span.rows])
+                for batch in reader.read(span).filter(mask).to_batches(max_chunksize=_BATCH_ROWS):
+                    yield pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
+
+    def _sidecar_path(self, stem: str) -> str:
+        return self._locations().new_data_location(f"{stem}-matched.parquet")
+
+    def _locations(self) -> LocationProvider:
+        from pyiceberg.table.locations import load_location_provider
+
+        return load_location_provider(self.facts.location, self.facts.properties)
+
+
+def _scratch(sources: Sequence[JsonObject]) -> list[Scratch]:
+    return [Scratch.from_json(source) for source in sources]
