@@ -131,6 +131,8 @@ class StageRun:
         )
         if self._problem is not None and self._cancelled.is_set():
             raise StageFailedError(f"The stage of the key {self._checkpoint.key.value!r} was stopped. {staged}") from self._problem
+        if isinstance(self._problem, TerminalError):
+            raise self._problem
         if self._problem is not None:
             raise StageFailedError(
                 f"Spark could not stage all splits of the key {self._checkpoint.key.value!r}: {reason(self._problem)}\n{staged}"
@@ -183,10 +185,14 @@ class StageRun:
             seconds=time.monotonic() - self._started,
         )
 
+    def _task(self) -> object:
+        """What is sent to every task."""
+        return self._work
+
     def _payload(self) -> bytes:
         """What every task needs, pickled."""
         try:
-            return dumps(self._work)
+            return dumps(self._task())
         except Exception as error:
             name = self._work.transform.name if self._work.transform is not None else "none"
             raise InvalidInputError(
@@ -225,7 +231,7 @@ class StageRun:
             "spark.sql.leafNodeDefaultParallelism": str(splits.num_rows),
             "spark.sql.execution.arrow.localRelationThreshold": "1g",
         }
-        with _settings(self._spark, settings):
+        with spark_settings(self._spark, settings):
             frame = self._spark.createDataFrame(splits).mapInArrow(task, "split string, error string, message string")
             return [(row["split"], row["error"], row["message"]) for row in frame.collect() if row["error"]]
 
@@ -262,7 +268,7 @@ def run_task(payload: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
 
 
 @contextlib.contextmanager
-def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+def spark_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """``settings`` on ``spark`` for a while: it may be the user's own session."""
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():

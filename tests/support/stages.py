@@ -39,18 +39,17 @@ class Stage(NamedTuple):
         """Run and seal; the reports."""
         reports: list[Progress] = []
         self.run.run(reports.append)
-        plan = self.attempt.checkpoint.plan()
-        assert plan is not None
-        self.attempt.seal(plan)
+        self.attempt.seal()
         return reports
 
 
 def prepare(spark: SparkSession, world: World, request: WriteRequest | None = None) -> Stage:
     attempt = world.attempt(request)
-    plan = attempt.plan()
-    missing = attempt.missing(plan)
+    found = attempt.next_round()
+    missing = found.missing if found else []
+    splits = attempt.checkpoint.plan().splits
     work = attempt.begin("a test", 1)
-    run = StageRun(spark, attempt.checkpoint, work, missing, len(plan.splits) - len(missing))
+    run = StageRun(spark, attempt.checkpoint, work, missing, len(splits) - len(missing))
     return Stage(attempt, run, [split.id for split in missing])
 
 

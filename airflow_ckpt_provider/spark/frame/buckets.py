@@ -1,0 +1,88 @@
+"""Which bucket a row belongs to: the same one in every attempt, as long as its id is the same value.
+
+``xxhash64`` differs between forms of one value, so ids are cast first: integers to bigint, floats to double, decimals to 38 digits
+of their own scale, strings to the plain collation. A column that becomes wider between two attempts keeps its buckets; one that
+becomes another kind of value, or a decimal of another scale, does not. Nulls are values like others.
+
+Expressions are SQL text, which classic and Connect sessions understand alike.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+#: Column that carries a row's place among the buckets of this run to the task that writes it.
+PLACE = "__ckpt_place"
+
+
+def canonical(schema: StructType, id_columns: Sequence[str], name: str) -> list[DataType]:
+    """The types that ids are hashed and compared in.
+
+    :param name: the DataFrame, for messages.
+    :raises InvalidInputError: if a column is missing, or of a type that is no id.
+    """
+    missing = [column for column in id_columns if column not in schema.names]
+    if missing:
+        raise InvalidInputError(
+            f"The DataFrame of {name} has no column {', '.join(missing)}, which id_column names; it has "
+            f"{', '.join(schema.names)}. Keep id columns in the DataFrame; the operator's transform may drop them."
+        )
+    twice = sorted({column for column in schema.names if schema.names.count(column) > 1})
+    if twice:
+        raise InvalidInputError(f"The DataFrame of {name} has more than one column named {', '.join(twice)}. Rename or drop one.")
+    return [_canonical(column, schema[column].dataType, name) for column in id_columns]
+
+
+def _canonical(column: str, kind: DataType, name: str) -> DataType:
+    from pyspark.sql import types as t
+
+    if isinstance(kind, t.IntegralType):
+        return t.LongType()
+    if isinstance(kind, t.FloatType | t.DoubleType):
+        return t.DoubleType()
+    if isinstance(kind, t.DecimalType):
+        return t.DecimalType(38, kind.scale)
+    if isinstance(kind, t.StringType | t.CharType | t.VarcharType):
+        return t.StringType()
+    if isinstance(kind, t.BooleanType | t.DateType | t.TimestampType | t.TimestampNTZType | t.BinaryType):
+        return kind
+    raise InvalidInputError(
+        f"The id column {column!r} of the DataFrame of {name} is of the type {kind.simpleString()}. Ids are numbers, strings, "
+        "booleans, dates, timestamps or binary; name the columns inside it instead."
+    )
+
+
+def canonical_sql(column: str, kind: DataType) -> str:
+    """SQL of an id column in its canonical type."""
+    quoted = column.replace("`", "``")
+    return f"cast(`{quoted}` AS {kind.simpleString()})"
+
+
+def placed(frame: DataFrame, id_columns: Sequence[str], kinds: Sequence[DataType], count: int, wanted: Sequence[int]) -> DataFrame:
+    """The rows of the buckets ``wanted``, one bucket in each partition, with the partition's number as the first column.
+
+    The columns are named by their positions: ``mapInArrow`` takes a dot in a name for a member of a struct. Rows of other
+    buckets are dropped before they are shuffled, and there are no partitions for them: an empty one costs a
+    Python task.
+
+    :param count: number of all buckets.
+    """
+    ids = ", ".join(canonical_sql(column, kind) for column, kind in zip(id_columns, kinds, strict=True))
+    bucket = f"cast(pmod(xxhash64({ids}), {count}L) AS int)"
+    if list(wanted) == list(range(count)):
+        rows = frame.selectExpr(f"{bucket} AS {PLACE}", "*")
+    else:
+        place = {number: str(place) for place, number in enumerate(wanted)}
+        # One literal, which Spark parses once: as a list of literals it would make planning slow.
+        places = ",".join(place.get(number, "") for number in range(count))
+        lookup = f"get(transform(split('{places}', ','), x -> try_cast(x AS int)), {bucket})"
+        rows = frame.selectExpr(f"{lookup} AS {PLACE}", "*").where(f"{PLACE} IS NOT NULL")
+    return rows.repartitionById(len(wanted), PLACE).toDF(PLACE, *(f"c{number}" for number in range(len(frame.columns))))

@@ -1,0 +1,167 @@
+"""Staging the missing buckets of a DataFrame as one Spark job. It is started, watched and stopped as any other stage.
+
+Decision: buckets without rows are staged by the driver, after the job. Spark may drop partitions that it knows to be empty, with
+their tasks; and once the job has succeeded, every row was in front of some task, so a bucket that none of them saw has no rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.exceptions import InvalidInputError, StageFailedError, TerminalError
+from airflow_ckpt_provider.sources.dataframe import recovered_splits
+from airflow_ckpt_provider.spark.frame.buckets import canonical, placed
+from airflow_ckpt_provider.spark.frame.ids import EMPTY_WRITER, staged_names, without_staged
+from airflow_ckpt_provider.spark.frame.reproducible import require_reproducible
+from airflow_ckpt_provider.spark.frame.task import RESULT, FrameTask
+from airflow_ckpt_provider.spark.reason import reason
+from airflow_ckpt_provider.spark.stage import Progress, StageRun, spark_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+    from airflow_ckpt_provider.checkpoint.documents import Plan, Split
+    from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
+    from airflow_ckpt_provider.spark.work import SplitWork
+
+#: Rows and bytes of an Arrow batch from the JVM: Spark's 10,000 rows cost a tenth more; the bytes bound rows that are wide.
+_BATCHES = {"spark.sql.execution.arrow.maxRecordsPerBatch": "100000", "spark.sql.execution.arrow.maxBytesPerBatch": "16m"}
+
+#: Empty buckets published at the same time.
+_PUBLISHERS = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class FrameProgress(Progress):
+    """Progress in buckets: nobody knows the bytes behind a DataFrame."""
+
+    @property
+    def eta_s(self) -> float | None:
+        written = self.done - self.recovered
+        return self.seconds * (self.total - self.done) / written if written else None
+
+    def __str__(self) -> str:
+        eta = "?" if self.eta_s is None else f"{self.eta_s:.0f} s"
+        return f"{self.done}/{self.total} buckets staged ({self.recovered} recovered), {self.rows:,} rows written, ETA {eta}"
+
+
+class FrameRun(StageRun):
+    """The missing buckets of one attempt, as one Spark job.
+
+    :param spark: an open session; classic or Connect.
+    :param work: what is done with the rows of a bucket.
+    :param plan: the plan of the round that this attempt works on.
+    :param splits: those of its splits that are not staged.
+    :param check_fit: refuses a schema that does not fit the table; None if a transform changes the schema.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        checkpoint: Checkpoint,
+        work: SplitWork,
+        source: SparkDataFrame,
+        plan: Plan,
+        splits: Sequence[Split],
+        check_fit: Callable[[pa.Schema], None] | None = None,
+    ) -> None:
+        super().__init__(spark, checkpoint, work, splits, len(plan.splits) - len(splits))
+        self._source = source
+        self._plan = plan
+        self._check_fit = check_fit
+
+    def progress(self) -> FrameProgress:
+        """How far the stage is, from what is in the store."""
+        found = super().progress()
+        return FrameProgress(**{field.name: getattr(found, field.name) for field in dataclasses.fields(found)})
+
+    def _task(self) -> FrameTask:
+        source = self._source
+        return FrameTask(
+            work=self._work,
+            splits=tuple(self._splits),
+            id_columns=tuple(source.id_column),
+            keep_ids=source.recover == "rows",
+            assert_unique=source.assert_unique,
+        )
+
+    def _run_tasks(self, payload: bytes) -> list[tuple[str, str, str]]:
+        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            from airflow_ckpt_provider.spark.frame.task import run_task
+
+            return run_task(payload, names, batches)
+
+        frame, names = self._missing_rows()
+        with spark_settings(self._spark, _BATCHES):
+            schema = ", ".join(f"{name} string" for name in RESULT)
+            rows = [(row["split"], row["error"], row["message"]) for row in frame.mapInArrow(task, schema).collect()]
+        self._publish_empty(self._splits.keys() - {split_id for split_id, _, _ in rows})
+        return [row for row in rows if row[1]]
+
+    def _missing_rows(self) -> tuple[DataFrame, list[str]]:
+        """The rows to write, one bucket in each partition, and their columns' own names.
+
+        Refused before any task runs if they can not be staged safely.
+        """
+        source = self._source
+        frame = self._built()
+        kinds = canonical(frame.schema, source.id_column, source.name)
+        if self._check_fit is not None:
+            self._check_fit(_arrow_schema(frame, source))
+        if not source.reproducible:
+            require_reproducible(self._spark, frame, source.id_column, source.name)
+        recovered = [split.id for split in recovered_splits(self._plan)]
+        names = staged_names(self._checkpoint, recovered)
+        rows = without_staged(self._spark, frame, self._checkpoint.store, names, source.id_column, kinds)
+        wanted = [int(str(split.read["bucket"])) for split in self._splits.values()]
+        return placed(rows, source.id_column, kinds, source.buckets, wanted), frame.columns
+
+    def _built(self) -> DataFrame:
+        """What ``build`` returns, analysed."""
+        from pyspark.sql import DataFrame
+
+        try:
+            frame = self._source.frame(self._spark)
+            if isinstance(frame, DataFrame) and not frame.isStreaming:
+                frame.schema  # noqa: B018 - a Connect session analyses it now, and says what is wrong
+        except TerminalError:
+            raise
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)
+            line = next((f" ({at.filename}, line {at.lineno}, in {at.name})" for at in reversed(place) if _theirs(at.filename)), "")
+            said = f"{type(error).__name__}: {reason(error)}"
+            raise StageFailedError(f"The function {self._source.name} of SparkDataFrame failed: {said}{line}") from error
+        if not isinstance(frame, DataFrame):
+            raise InvalidInputError(
+                f"The function {self._source.name} of SparkDataFrame returned a {type(frame).__name__}; it must return a Spark "
+                "DataFrame."
+            )
+        if frame.isStreaming:
+            raise InvalidInputError(f"The function {self._source.name} of SparkDataFrame returned a stream. Read it as a batch.")
+        return frame
+
+    def _publish_empty(self, split_ids: set[str]) -> None:
+        with ThreadPoolExecutor(_PUBLISHERS) as pool:
+            for _ in pool.map(lambda split_id: self._work.stage(split_id, (), EMPTY_WRITER), sorted(split_ids)):
+                pass
+
+
+def _theirs(file: str) -> bool:
+    return "/pyspark/" not in file and "/py4j/" not in file and "/airflow_ckpt_provider/" not in file
+
+
+def _arrow_schema(frame: DataFrame, source: SparkDataFrame) -> pa.Schema:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    try:
+        return to_arrow_schema(frame.schema, timezone="UTC")
+    except PySparkException as error:
+        raise InvalidInputError(f"The DataFrame of {source.name} has a column that Arrow cannot hold: {error}") from error

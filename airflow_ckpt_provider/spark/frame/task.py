@@ -1,0 +1,148 @@
+"""What a Spark task does with one bucket of a DataFrame: check whose it is, keep its ids, write it, publish it.
+
+The bucket is told by the data and by the number of the partition, which must agree: whatever an optimizer does with the plan,
+rows of two buckets are never published as one. Ids are taken before the transform, so a row that it drops or explodes is done.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_ckpt_provider.exceptions import InvalidInputError, TerminalError
+from airflow_ckpt_provider.spark.frame.buckets import PLACE
+from airflow_ckpt_provider.spark.frame.ids import IdFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from airflow_ckpt_provider.spark.work import SplitWork
+
+#: Columns of what a task returns, as those of the tasks of a ``StageRun``.
+RESULT = ("split", "error", "message")
+
+#: Ids that the message about duplicates shows.
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class FrameTask:
+    """Stages the one bucket that lies in a partition.
+
+    :param splits: split ids, by the number of the partition.
+    :param keep_ids: whether to keep the ids of the rows beside the split.
+    :param assert_unique: whether an id that occurs twice is an error.
+    """
+
+    work: SplitWork
+    splits: tuple[str, ...]
+    id_columns: tuple[str, ...]
+    keep_ids: bool
+    assert_unique: bool
+
+    def run(self, batches: Iterator[pa.RecordBatch], partition: int, task_attempt: str) -> str | None:
+        """Stage the partition's bucket.
+
+        :param batches: its rows, with the place among the buckets as first column.
+        :returns: id of the split; None if there are no rows, which says nothing about any bucket.
+        """
+        rows = self._own(batches, partition)
+        first = next(rows, None)
+        if first is None:
+            return None
+        split_id, work = self.splits[partition], self.work
+        if work.store.exists(work.paths.staged(split_id)):
+            return split_id
+        author = f"{work.attempt_id}.{task_attempt}"
+        if not self.keep_ids:
+            work.stage(split_id, self._noted(first, rows, None), task_attempt)
+            return split_id
+        with IdFile(work.store, work.paths.ids(split_id, author)) as ids:
+            # The writer takes all rows before it publishes, so the ids are in the store by then.
+            if not work.stage(split_id, self._noted(first, rows, ids), task_attempt):
+                ids.remove()
+        return split_id
+
+    def _own(self, batches: Iterator[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
+        """The rows without their place, which must be this partition's."""
+        import pyarrow.compute as pc
+
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            found = pc.min_max(batch.column(0)).as_py()
+            if found != {"min": partition, "max": partition}:
+                raise TerminalError(
+                    f"Spark put rows of the buckets {found['min']} to {found['max']} into partition {partition}. Nothing of it was "
+                    "published. This is an error of this provider or of Spark; report it with the plan of the DataFrame."
+                )
+            yield batch.select(range(1, batch.num_columns))
+
+    def _noted(self, first: pa.RecordBatch, rows: Iterator[pa.RecordBatch], kept: IdFile | None) -> Iterator[pa.RecordBatch]:
+        """All rows, with their ids kept as they pass and checked at the end."""
+        seen: list[pa.RecordBatch] = []
+        batch: pa.RecordBatch | None = first
+        while batch is not None:
+            ids = batch.select(list(self.id_columns))
+            if kept is not None:
+                kept.write(ids)
+            if self.assert_unique:
+                seen.append(ids)
+            yield batch
+            batch = next(rows, None)
+        if seen:
+            require_unique(seen)
+        if kept is not None:
+            kept.publish()
+
+
+def require_unique(ids: Sequence[pa.RecordBatch]) -> None:
+    """Refuse ids that occur more than once. All rows of an id are in one bucket, so looking at one bucket is enough.
+
+    :raises InvalidInputError: with examples.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = pa.Table.from_batches(ids)
+    counted = table.group_by(table.column_names).aggregate([([], "count_all")])
+    twice = counted.filter(pc.greater(counted["count_all"], 1))
+    if twice.num_rows:
+        shown = "; ".join(
+            ", ".join(f"{name}={row[name]!r}" for name in table.column_names) + f": {row['count_all']} rows"
+            for row in twice.slice(0, _EXAMPLES).to_pylist()
+        )
+        raise InvalidInputError(
+            f"assert_unique: {twice.num_rows} ids occur more than once in this bucket, for instance {shown}. Nothing is committed. "
+            "Remove the duplicates in build, or name more id columns."
+        )
+
+
+def run_task(payload: bytes, names: Sequence[str], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What Spark runs on the executor. An error that no repetition can cure is returned as a row, not raised.
+
+    :param names: the columns' own names, behind the place.
+    """
+    import pickle
+
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    task: FrameTask = pickle.loads(payload)  # noqa: S301 - from this attempt's driver, over Spark's own channel
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("There is no Spark task around this call.")
+    partition = context.partitionId()
+    error = message = None
+    try:
+        # Beside the id, because a task that Spark repeats under the same id must not write under the same name.
+        rows = (batch.rename_columns([PLACE, *names]) for batch in batches)
+        split_id = task.run(rows, partition, f"{context.taskAttemptId()}-{uuid.uuid4().hex[:6]}")
+    except TerminalError as problem:
+        split_id, error, message = task.splits[partition], type(problem).__name__, str(problem)
+    if split_id is not None:
+        row: dict[str, Any] = dict(zip(RESULT, ([split_id], [error], [message]), strict=True))
+        yield pa.RecordBatch.from_pydict(row, schema=pa.schema([(name, pa.string()) for name in RESULT]))

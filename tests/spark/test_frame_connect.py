@@ -1,0 +1,88 @@
+"""A DataFrame staged through Spark Connect: the same code, another kind of session, a server whose Python lacks this package."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+from support.frames import IRREPRODUCIBLE, REPRODUCIBLE, numbers, orders, prepare
+from support.stages import Gate
+from support.standalone import connect_server
+from support.world import rows
+
+from airflow_ckpt_provider.exceptions import InvalidInputError, StageFailedError
+from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
+from airflow_ckpt_provider.spark.frame.reproducible import require_reproducible
+from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory, bare_python: Path) -> Iterator[SparkSession]:
+    with (
+        connect_server(tmp_path_factory.mktemp("connect"), bare_python) as url,
+        spark_session(SparkTarget(master="", remote=url), "connect frames") as spark,
+    ):
+        yield spark
+
+
+@pytest.mark.parametrize("case", IRREPRODUCIBLE)
+def test_a_frame_with_other_rows_every_time_is_refused_by_name(spark, case):
+    said, build = IRREPRODUCIBLE[case]
+    with pytest.raises(InvalidInputError, match=rf"of shop:orders is not reproducible[^\n]*\n(.*\n)*.*{said}"):
+        require_reproducible(spark, build(numbers(spark)), ["id"], "shop:orders")
+
+
+@pytest.mark.parametrize("case", REPRODUCIBLE)
+def test_a_frame_with_the_same_rows_every_time_is_not_refused(spark, case):
+    require_reproducible(spark, REPRODUCIBLE[case](numbers(spark)), ["id"], "shop:orders")
+
+
+@pytest.mark.parametrize("recover", ["buckets", "rows"])
+def test_a_failed_stage_is_finished_by_a_retry_and_every_row_lands_once(spark, world, tmp_path, recover):
+    source = SparkDataFrame(orders, "id", buckets=8, parameters={"path": str(world.input)}, recover=recover)
+    transform = partial(fail_until, fixed=str(tmp_path / "fixed"))
+    with pytest.raises(StageFailedError, match="RuntimeError: not yet"):
+        prepare(spark, world, source, transform=transform).stage()
+    (tmp_path / "fixed").touch()
+    if recover == "rows":
+        pq.write_table(rows(400, 50), world.input / "late.parquet")
+    retry = prepare(spark, world, source, transform=transform)
+    staged = retry.attempt.checkpoint.staged_ids()
+    assert set(retry.missing).isdisjoint(staged)
+    retry.stage()
+    world.commit(retry.attempt)
+    assert world.ids() == list(range(450 if recover == "rows" else 400))
+
+
+def fail_until(batch: pa.RecordBatch, fixed: str) -> pa.RecordBatch:
+    from pathlib import Path
+
+    if 300 in batch["id"].to_pylist() and not Path(fixed).exists():
+        raise RuntimeError("not yet")
+    return batch
+
+
+def test_a_cancel_stops_the_job_on_the_server(spark, world, tmp_path):
+    gate = Gate(tmp_path / "gate")
+    source = SparkDataFrame(orders, "id", buckets=4, parameters={"path": str(world.input)})
+    stage = prepare(spark, world, source, transform=gate.transform)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(stage.stage)
+        gate.wait_for(2)
+        stage.run.cancel()
+        with pytest.raises(StageFailedError, match="was stopped"):
+            running.result(15)
+    gate.wait_until_gone()
+    assert world.files_on_disk() == set()

@@ -1,0 +1,137 @@
+"""Stages of a ``SparkDataFrame`` on a real Spark, and DataFrames that can and cannot be computed again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_ckpt_provider.spark.frame.run import FrameRun
+from airflow_ckpt_provider.spark.session import quiet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_ckpt_provider.checkpoint.documents import Plan
+    from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
+    from airflow_ckpt_provider.spark.attempt import WriteAttempt
+    from airflow_ckpt_provider.spark.frame.run import FrameProgress
+    from support.world import World
+
+
+class FrameStage(NamedTuple):
+    """One attempt that is ready to run the missing splits of its round."""
+
+    attempt: WriteAttempt
+    run: FrameRun
+    plan: Plan
+    number: int
+    missing: list[str]
+
+    def run_only(self) -> list[FrameProgress]:
+        reports: list[FrameProgress] = []
+        self.run.run(reports.append)
+        return reports
+
+    def stage(self) -> list[FrameProgress]:
+        """Run and seal; the reports."""
+        reports = self.run_only()
+        self.attempt.checkpoint.seal(self.plan, number=self.number)
+        return reports
+
+
+def prepare(spark: SparkSession, world: World, source: SparkDataFrame, check_fit: Any = None, **changes: Any) -> FrameStage:
+    """An attempt at the missing buckets; in recovery by rows, it opens a round of its own."""
+    attempt = world.attempt(world.request(source=source, **changes))
+    checkpoint = attempt.checkpoint
+    plans = checkpoint.plans()
+    fresh = source.replan(plans, checkpoint.staged_ids()) if plans else source.plan({})
+    if fresh is not None:
+        plans.append(checkpoint.pin(fresh, len(plans) + 1))
+    staged = checkpoint.staged_ids()
+    missing = [split for split in plans[-1].splits if split.id not in staged]
+    work = attempt.begin("a test", 1)
+    run = FrameRun(spark, checkpoint, work, source, plans[-1], missing, check_fit)
+    return FrameStage(attempt, run, plans[-1], len(plans), [split.id for split in missing])
+
+
+def orders(spark: SparkSession, path: str) -> DataFrame:
+    """The world's input files."""
+    return spark.read.parquet(path)
+
+
+def _udf(function: Callable[..., Any]) -> Any:
+    from pyspark.sql import functions as f
+
+    # Inferring the kind of a function from its annotations warns.
+    return f.udf(function, "long", useArrow=False)
+
+
+def _same(value: int) -> int:
+    return value
+
+
+#: What is said of a DataFrame on ``t``, a view with the columns id and k, that has other rows every time.
+IRREPRODUCIBLE: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
+    "a random column": (r"rand\(\)", lambda t: t.sparkSession.sql("SELECT *, rand(7) AS r FROM t")),
+    "a random filter": (r"rand\(\)", lambda t: t.where("rand() < 0.5")),
+    "a normal random column": (r"randn\(\)", lambda t: t.selectExpr("*", "randn() AS r")),
+    "random in a subquery": (r"rand\(\)", lambda t: t.sparkSession.sql("SELECT * FROM t WHERE id < (SELECT rand() * 100)")),
+    "random in an EXISTS": (
+        r"rand\(\)",
+        lambda t: t.sparkSession.sql("SELECT * FROM t WHERE EXISTS (SELECT 1 FROM t x WHERE x.id = t.id AND rand() < 0.5)"),
+    ),
+    "random in a lambda": (r"rand\(\)", lambda t: t.selectExpr("*", "transform(array(1), x -> x + rand()) AS r")),
+    "random behind 60 columns": (
+        r"rand\(\)",
+        lambda t: t.selectExpr("*", *[f"{n} AS c{n}" for n in range(60)], "rand() AS r"),
+    ),
+    "a uuid": (r"uuid\(\)", lambda t: t.selectExpr("uuid() AS id", "k")),
+    "a shuffled array": (r"shuffle\(\)", lambda t: t.selectExpr("*", "shuffle(array(1, 2)) AS s")),
+    "row numbers": (r"monotonically_increasing_id\(\)", lambda t: t.selectExpr("*", "monotonically_increasing_id() AS n")),
+    "partition numbers": (r"spark_partition_id\(\)", lambda t: t.selectExpr("*", "spark_partition_id() AS n")),
+    "today": (r"current_date\(\).*pass it in parameters", lambda t: t.where("current_date() > DATE'2020-01-01'")),
+    "now in a common table expression": (
+        r"now\(\)",
+        lambda t: t.sparkSession.sql("WITH c AS (SELECT id, now() AS n FROM t) SELECT * FROM c JOIN t USING (id)"),
+    ),
+    "the current time in seconds": (r"current_timestamp\(\)", lambda t: t.selectExpr("*", "unix_timestamp() AS n")),
+    "the local time": (r"localtimestamp\(\)", lambda t: t.selectExpr("*", "localtimestamp() AS n")),
+    "a limit": (r"limit .*orderBy", lambda t: t.limit(5)),
+    "a limit in a union": (r"limit .*orderBy", lambda t: t.union(t.limit(5))),
+    "a limit after an order within partitions": (r"limit .*orderBy", lambda t: t.sortWithinPartitions("id").limit(5)),
+    "an offset": (r"offset .*orderBy", lambda t: t.offset(5)),
+    "a sample with a seed": (r"sample .*hash of the id", lambda t: t.sample(0.5, seed=3)),
+    "a random split": (r"sample .*hash of the id", lambda t: t.randomSplit([0.5, 0.5], seed=3)[0]),
+    "any row of several with different ids": (r"dropDuplicates\(\['k'\]\)", lambda t: t.dropDuplicates(["k"])),
+    "a Python function marked as not deterministic": (
+        "non-deterministic function _same",
+        lambda t: t.where(_udf(_same).asNondeterministic()(t["id"]) > 3).join(t.select("id"), "id"),
+    ),
+}
+
+REPRODUCIBLE: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "a view": lambda t: t,
+    "a limit after an order": lambda t: t.orderBy("id").select("id").where("id > 3").offset(1).limit(5),
+    "distinct ids": lambda t: t.dropDuplicates(["id"]),
+    "distinct rows": lambda t: t.distinct(),
+    "a join with distinct keys": lambda t: t.join(t.selectExpr("k", "1 AS z").dropDuplicates(["k"]), "k"),
+    "aggregates that depend on the order": lambda t: t.groupBy("id").agg({"k": "first"}),
+    "collected lists": lambda t: t.sparkSession.sql("SELECT id, collect_list(k), collect_set(k), any_value(k) FROM t GROUP BY id"),
+    "a Python function": lambda t: t.withColumn("u", _udf(_same)("id")),
+    "a row number in an order": lambda t: t.selectExpr("*", "row_number() OVER (PARTITION BY k ORDER BY id) AS n"),
+    "a subquery": lambda t: t.sparkSession.sql("SELECT * FROM t WHERE id IN (SELECT id FROM t) AND id < (SELECT max(id) FROM t)"),
+    "pandas batches": lambda t: t.mapInArrow(lambda batches: batches, t.schema),
+    "other partitions": lambda t: t.repartition(3),
+    "local rows": lambda t: t.sparkSession.createDataFrame([(1, "a")], ["id", "k"]),
+    "the name of the input file": lambda t: t.selectExpr("*", "input_file_name() AS f"),
+}
+
+
+def numbers(spark: SparkSession) -> DataFrame:
+    """A DataFrame with the columns id and k, which is also the view ``t``."""
+    # Spark imports pandas here, outside of a stage.
+    quiet()
+    frame = spark.range(100).selectExpr("id", "id % 5 AS k")
+    frame.createOrReplaceTempView("t")
+    return frame
