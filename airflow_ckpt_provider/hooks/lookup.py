@@ -28,7 +28,7 @@ def find_checkpoint(pointer: str | Reference, checkpoint_conn_id: str) -> Checkp
 def iceberg_target(checkpoint: Checkpoint) -> IcebergTarget:
     """The table that a checkpoint is bound to, by the connection id its header remembers."""
     header = checkpoint.header
-    return IcebergTarget(iceberg_catalog(header.connections.table), header.table.identifier)
+    return IcebergTarget(iceberg_catalog(header.connections.table), header.table.identifier, header.table.branch)
 
 
 def reached(pointer: str | Reference, until: State, checkpoint_conn_id: str) -> bool:

@@ -6,19 +6,24 @@ published split or files that nothing refers to and whose names tell whose they 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import Staged
+from airflow_ckpt_provider.checkpoint.documents import READ, Staged
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import pyarrow as pa
+
     from airflow_ckpt_provider.checkpoint.documents import Split
     from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.sources.protocol import Reader
     from airflow_ckpt_provider.sources.transform import Transform
-    from airflow_ckpt_provider.tables.protocol import Writer
+    from airflow_ckpt_provider.tables.protocol import Writer, Written
 
 
 @dataclass(frozen=True)
@@ -41,25 +46,35 @@ class SplitWork:
         :param task_attempt: id of the task attempt, unique within the attempt.
         :returns: True if this call published it, False if it was or became published by another.
         """
-        name = self.paths.staged(split.id)
-        if self.store.exists(name):
+        if self.store.exists(self.paths.staged(split.id)):
             return False
-        author = f"{self.attempt_id}.{task_attempt}"
+        if split.task != READ:
+            return self._publish(split.id, task_attempt, functools.partial(self.writer.work, split))
         # Formats without types of their own are read with the table's; a transform gets what the format infers.
-        batches = self.reader.read(split, self.writer.schema if self.transform is None else None)
+        return self.stage(split.id, self.reader.read(split, self.writer.schema if self.transform is None else None), task_attempt)
+
+    def stage(self, split_id: str, batches: Iterable[pa.RecordBatch], task_attempt: str) -> bool:
+        """Stage a split whose rows are at hand; see ``run``."""
         if self.transform is not None:
             batches = self.transform.apply(batches)
-        written = self.writer.write(batches, self.paths.file_stem(split.id, author))
+        return self._publish(split_id, task_attempt, functools.partial(self.writer.write, batches))
+
+    def _publish(self, split_id: str, task_attempt: str, write: Callable[[str], Written]) -> bool:
+        author = f"{self.attempt_id}.{task_attempt}"
+        written = write(self.paths.file_stem(split_id, author))
         staged = Staged(
-            split=split.id,
+            split=split_id,
             writer=author,
             published_at=now(),
             rows=written.rows,
             bytes=written.bytes,
             files=written.files,
             manifest=written.manifest,
+            replaces=written.replaces,
+            counts=dict(written.counts),
+            scratch=written.scratch,
         )
-        won = self.store.create(name, staged)
+        won = self.store.create(self.paths.staged(split_id), staged)
         if not won:
             self.writer.remove(written)
         return won

@@ -20,6 +20,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, member_diges
 from airflow_ckpt_provider.checkpoint.documents import Commit, Group
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.exceptions import (
+    CheckpointMissingError,
     DiscardedError,
     HistoryExpiredError,
     InvalidInputError,
@@ -27,7 +28,7 @@ from airflow_ckpt_provider.exceptions import (
     RestartRefusedError,
     RolledBackError,
 )
-from airflow_ckpt_provider.tables.protocol import Landed
+from airflow_ckpt_provider.tables.protocol import Landed, Sealed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +63,7 @@ def landed(checkpoint: Checkpoint, table: Table) -> Commit | None:
     group = checkpoint.group()
     if group is None:
         return None
-    found = table.find(group, checkpoint.header.table)
+    found = table.find(group, [checkpoint.header])
     return None if found is None else _record(checkpoint, group, found)
 
 
@@ -78,7 +79,7 @@ def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
     if recorded.snapshot_id is None or group is None:
         return
     with contextlib.suppress(HistoryExpiredError):
-        if table.find(group, checkpoint.header.table) is None:
+        if table.find(group, [checkpoint.header]) is None:
             raise RolledBackError(
                 f"The key {checkpoint.key.value!r} was committed as snapshot {recorded.snapshot_id}, and "
                 f"{checkpoint.header.table.identifier} does not show it any more: the table was set back to earlier metadata. It "
@@ -94,7 +95,9 @@ def commit(checkpoints: Sequence[Checkpoint], table: Table) -> list[Settled]:
     :raises InvalidInputError: if they belong to different tables or branches.
     """
     _require_one_table(checkpoints)
+    table.require_together([checkpoint.header for checkpoint in checkpoints])
     seals = {checkpoint.member: _sealed(checkpoint) for checkpoint in checkpoints}
+    _require_one_snapshot(checkpoints, table)
     settled: dict[Member, tuple[Commit, bool]] = {}
     fresh: list[Checkpoint] = []
     verified: set[str] = set()
@@ -118,7 +121,8 @@ def commit(checkpoints: Sequence[Checkpoint], table: Table) -> list[Settled]:
         members = tuple(sorted({checkpoint.member for checkpoint in fresh}))
         # Of the first member, not of whoever is listed first: everybody who begins this group writes the same.
         stream = min(fresh, key=lambda checkpoint: checkpoint.member).header.stream
-        group = Group(id=group_id_of(members), members=members, stream=stream, bound_at=now(), horizon=table.horizon())
+        horizon = table.horizon(fresh[0].header.table)
+        group = Group(id=group_id_of(members), members=members, stream=stream, bound_at=now(), horizon=horizon)
         settled |= _settle(group, fresh[0].store, table)
         for checkpoint in fresh:
             # Bound to another group by somebody else between our look and our put: that group comes first.
@@ -143,30 +147,42 @@ def _settle(group: Group, store: CheckpointStore, table: Table) -> dict[Member, 
     # Its id is that of all who were meant to be in it; what the snapshot says of itself is who is.
     members = tuple(checkpoint.member for checkpoint in checkpoints)
     group = msgspec.structs.replace(group, horizon=min(found.horizon for _, found in bound), members=members)
-    seals = [_sealed(checkpoint) for checkpoint in checkpoints]
-    binding = checkpoints[0].header.table
-    if sum(seal.rows for seal in seals) == 0:
-        _require_nothing_earlier(checkpoints, table)
-        outcome = Landed(None, now(), landed_now=False)
-    else:
-        outcome = table.find(group, binding, seals) or _land(group, checkpoints, seals, table)
+    headers = [checkpoint.header for checkpoint in checkpoints]
+    outcome = table.find(group, headers)
+    if outcome is None:
+        sealed = [_as_sealed(checkpoint) for checkpoint in checkpoints]
+        if table.changes_nothing(sealed):
+            _require_nothing_earlier(checkpoints, table)
+            outcome = Landed(None, now(), landed_now=False)
+        else:
+            outcome = _land(group, checkpoints, sealed, table)
     return {checkpoint.member: (_record(checkpoint, group, outcome), outcome.landed_now) for checkpoint in checkpoints}
 
 
-def _land(group: Group, checkpoints: Sequence[Checkpoint], seals: Sequence[Seal], table: Table) -> Landed:
-    for checkpoint, seal in zip(checkpoints, seals, strict=True):
-        plan = checkpoint.plan()
-        staged = checkpoint.staged([split.id for split in plan.splits]) if plan else []
-        table.require_files([file for one in staged for file in one.files], seal.manifests)
+def _land(group: Group, checkpoints: Sequence[Checkpoint], sealed: Sequence[Sealed], table: Table) -> Landed:
+    table.require_files(sealed)
     earlier = [group for checkpoint in checkpoints for group in _earlier_groups(checkpoint)]
+    headers = [checkpoint.header for checkpoint in checkpoints]
 
     def before_swap(base: object) -> None:
         for checkpoint in checkpoints:
             # A discard puts its tombstone first and looks for our group second; we did it the other way round.
             _require_live_together(checkpoint, checkpoints)
-        _refuse(table.landed_earlier(earlier, checkpoints[0].header.table.branch, base), checkpoints)
+        _refuse(table.landed_earlier(earlier, headers, base), checkpoints)
 
-    return table.commit(group, checkpoints[0].header.table, seals, before_swap)
+    return table.commit(group, sealed, before_swap)
+
+
+def _as_sealed(checkpoint: Checkpoint) -> Sealed:
+    """A sealed checkpoint, with the records of its splits."""
+    seal = _sealed(checkpoint)
+    plan = checkpoint.plan(seal.round)
+    if plan is None:
+        raise CheckpointMissingError(
+            f"The checkpoint of the key {checkpoint.key.value!r} is sealed, but the plan of its round {seal.round} is gone from "
+            "the store. Something deletes from it; redo the write under another idempotence key."
+        )
+    return Sealed(checkpoint.header, seal, plan, checkpoint.staged([split.id for split in plan.splits]), replaced_files(checkpoint))
 
 
 def _require_nothing_earlier(checkpoints: Sequence[Checkpoint], table: Table) -> None:
@@ -174,7 +190,7 @@ def _require_nothing_earlier(checkpoints: Sequence[Checkpoint], table: Table) ->
     for checkpoint in checkpoints:
         for group in _earlier_groups(checkpoint):
             with contextlib.suppress(RolledBackError):
-                if table.find(group, checkpoint.header.table) is not None:
+                if table.find(group, [checkpoint.header]) is not None:
                     _refuse(group.id, checkpoints)
 
 
@@ -204,13 +220,33 @@ def _require_live_together(checkpoint: Checkpoint, members: Sequence[Checkpoint]
 
 
 def _earlier_groups(checkpoint: Checkpoint) -> list[Group]:
-    """Groups that discarded earlier generations of the same key were bound to."""
+    """Groups that discarded earlier generations of the same key were bound to; what this one replaces was not discarded."""
     found = []
+    chain = replaced_generations(checkpoint)
     for generation in range(1, checkpoint.header.generation):
-        group = Checkpoint.at(checkpoint.store, checkpoint.key, generation).group()
+        group = Checkpoint.at(checkpoint.store, checkpoint.key, generation).group() if generation not in chain else None
         if group is not None:
             found.append(group)
     return found
+
+
+def replaced_files(checkpoint: Checkpoint) -> list[str]:
+    """Data files that the generation which this one replaces has committed for rows of its own."""
+    if checkpoint.header.replaces is None:
+        return []
+    before = _as_sealed(Checkpoint.at(checkpoint.store, checkpoint.key, checkpoint.header.replaces))
+    # A split that replaced a file of the table carried rows of others over: those are not this key's to remove.
+    return [file.path for one in before.staged if not one.replaces for file in one.files]
+
+
+def replaced_generations(checkpoint: Checkpoint) -> set[int]:
+    """The committed generations that this one takes the place of, one after the other."""
+    chain: set[int] = set()
+    header = checkpoint.header
+    while header.replaces is not None:
+        chain.add(header.replaces)
+        header = Checkpoint.at(checkpoint.store, checkpoint.key, header.replaces).header
+    return chain
 
 
 def _record(checkpoint: Checkpoint, group: Group, outcome: Landed) -> Commit:
@@ -229,6 +265,26 @@ def _sealed(checkpoint: Checkpoint) -> Seal:
             "(a retry writes only what is missing), then commit."
         )
     return seal
+
+
+def _require_one_snapshot(checkpoints: Sequence[Checkpoint], table: Table) -> None:
+    """Refuse to land one after the other what has to land together: the later snapshot would remove the rows of the earlier."""
+    if len(checkpoints) == 1 or table.adds_only([checkpoint.header for checkpoint in checkpoints]):
+        return
+    bound = {checkpoint.member: checkpoint.group() for checkpoint in checkpoints}
+    if len({group.id if group else None for group in bound.values()}) == 1:
+        return
+    # What replaces an earlier generation removes the files of that and no others.
+    new = [checkpoint for checkpoint in checkpoints if checkpoint.header.replaces is None and landed(checkpoint, table) is None]
+    for checkpoint in new:
+        checkpoint.require_live()
+    if new:
+        begun = next(member.key for member, group in bound.items() if group)
+        raise InvalidInputError(
+            f"The checkpoints of this commit replace rows of {new[0].header.table.identifier} and have to land in one snapshot, "
+            f"but a commit of the key {begun!r} was begun without {new[0].key.value!r}: the later of the two would remove the rows "
+            "of the earlier. Nothing was changed. Run the stages of all under other idempotence keys, and commit them together."
+        )
 
 
 def _require_one_table(checkpoints: Sequence[Checkpoint]) -> None:

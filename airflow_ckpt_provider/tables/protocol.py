@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import Group, JsonObject, Seal, StagedFile, TableBinding
+    from airflow_ckpt_provider.checkpoint.documents import (
+        Group,
+        Header,
+        JsonObject,
+        Plan,
+        Seal,
+        Split,
+        Staged,
+        StagedFile,
+        TableBinding,
+    )
 
 
 class Written(NamedTuple):
-    """What one split became: rows and bytes, the data files, and the format's record of them (None without rows)."""
+    """What one split became; see ``Staged`` for what the members mean."""
 
     rows: int
     bytes: int
     files: tuple[StagedFile, ...]
     manifest: JsonObject | None
+    replaces: tuple[str, ...] = ()
+    counts: Mapping[str, int] = MappingProxyType({})
+    scratch: JsonObject | None = None
 
 
 class Writer(Protocol):
-    """Writes splits on an executor. Picklable; may hold credentials, so it never goes into the store."""
+    """Does the table's part of a round's splits on an executor. Picklable; may hold credentials, so it is never stored."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -36,6 +50,10 @@ class Writer(Protocol):
         :raises SchemaMismatchError: if the rows do not fit the table.
         :raises NullInRequiredColumnError: if a required column holds a null.
         """
+        ...
+
+    def work(self, split: Split, stem: str) -> Written:
+        """Do a split that is the table's own, such as rewriting one of its files; see ``Split.task``."""
         ...
 
     def remove(self, written: Written) -> None:
@@ -51,46 +69,142 @@ class Landed(NamedTuple):
     landed_now: bool
 
 
+class Sealed(NamedTuple):
+    """A sealed checkpoint, with all that the table needs to commit it.
+
+    :param plan: the plan of the sealed round.
+    :param staged: the records of its splits.
+    :param replaced: data files that the generation which this one replaces has committed.
+    """
+
+    header: Header
+    seal: Seal
+    plan: Plan
+    staged: Sequence[Staged]
+    replaced: Sequence[str] = ()
+
+
+#: The published records of splits, by their ids.
+StagedOf: TypeAlias = "Callable[[Sequence[str]], list[Staged]]"
+
+
 class Table(Protocol):
-    """A table on the driver: what it is bound by, how it is written, and how staged files are committed."""
+    """A table on the driver: what it is bound by, what a mode asks of it, and how staged files are committed."""
+
+    #: Name, as messages give it.
+    identifier: str
+
+    #: Branch that commits land on.
+    branch: str
+
+    def validate(self, mode: str, parameters: JsonObject) -> None:
+        """Refuse a mode, or parameters of it, that cannot work on this table.
+
+        :raises InvalidInputError: saying what is wrong and what there is.
+        """
+        ...
 
     def binding(self) -> TableBinding:
         """Identity and pinned schema of the table as it is now."""
         ...
 
-    def horizon(self) -> int:
+    def creation(self, rows: pa.Schema, parameters: JsonObject) -> TableBinding:
+        """Identity and schema of a table that the commit is to create for rows of this schema.
+
+        :raises TableExistsError: if there is a table of that name.
+        """
+        ...
+
+    def require_creatable(self, binding: TableBinding) -> None:
+        """Check that nobody else created the table that ``binding`` is to create.
+
+        :raises TableExistsError: if somebody did.
+        """
+        ...
+
+    def evolve(self, rows: pa.Schema) -> list[str]:
+        """Let the table's schema grow so that ``rows`` fit, in a commit of its own; nothing if they do.
+
+        :returns: what was changed, one readable line each.
+        """
+        ...
+
+    def horizon(self, binding: TableBinding) -> int:
         """Where the table's history stands now; see ``Group.horizon``."""
         ...
 
-    def check_fit(self, schema: pa.Schema) -> None:
-        """Refuse rows of ``schema`` before any is read.
+    def head(self, binding: TableBinding) -> int | None:
+        """Snapshot that the branch shows now; see ``Plan.base``."""
+        ...
+
+    def mark(self, stream: str) -> JsonObject | None:
+        """How far the stream's last commit has read its source, if it reads one increment by increment."""
+        ...
+
+    def check_fit(self, rows: pa.Schema, binding: TableBinding) -> None:
+        """Refuse rows of this schema before any is read.
 
         :raises SchemaMismatchError: listing every difference.
         """
         ...
 
-    def writer(self, binding: TableBinding) -> Writer:
-        """What executors write with: the schema and spec that ``binding`` pinned."""
+    def provisional(self, header: Header) -> bool:
+        """Whether the write depends on what the table holds, so that it is planned again if that changes."""
         ...
 
-    def find(self, group: Group, binding: TableBinding, seals: Sequence[Seal] = ()) -> Landed | None:
-        """Look for the commit of ``group`` in the table's history (I1, I10)."""
+    def following(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sequence[str]) -> Plan | None:
+        """The plan of the next round, once the last one is staged; None if there is nothing more to stage.
+
+        :param replaced: see ``Sealed.replaced``.
+        """
         ...
 
-    def landed_earlier(self, groups: Iterable[Group], branch: str, table: Any) -> str | None:  # noqa: ANN401
+    def writer(self, header: Header, plans: Sequence[Plan], staged: StagedOf) -> Writer:
+        """What executors write the last of these rounds with: the schema and spec that the header pinned."""
+        ...
+
+    def gather(self, header: Header, manifests: Sequence[JsonObject], stem: Callable[[], str]) -> Sequence[JsonObject]:
+        """Make few manifests of many tiny ones.
+
+        :param stem: records an attempt and returns the start of the names of the files that are written; called once, and only
+            if any are.
+        """
+        ...
+
+    def find(self, group: Group, headers: Sequence[Header]) -> Landed | None:
+        """Look for the commit of ``group``, whose members have these headers, in the table's history (I1, I10)."""
+        ...
+
+    def landed_earlier(self, groups: Iterable[Group], headers: Sequence[Header], table: Any) -> str | None:  # noqa: ANN401
         """Id of the first of these groups whose rows are in ``table``, as ``commit`` hands it to ``before_swap`` (I1, I10)."""
         ...
 
-    def require_files(self, files: Sequence[StagedFile], manifests: Sequence[JsonObject]) -> None:
+    def require_together(self, headers: Sequence[Header]) -> None:
+        """Refuse checkpoints that cannot land in one commit.
+
+        :raises InvalidInputError: saying why.
+        """
+        ...
+
+    def adds_only(self, headers: Sequence[Header]) -> bool:
+        """Whether commits of these, one after the other, would leave each other's rows where they are."""
+        ...
+
+    def changes_nothing(self, sealed: Sequence[Sealed]) -> bool:
+        """Whether these add nothing and remove nothing, so that there is nothing to commit."""
+        ...
+
+    def require_files(self, sealed: Sequence[Sealed]) -> None:
         """Check that staged files exist in the size they had (I5).
 
         :raises StagedFileMissingError: naming what is gone.
         """
         ...
 
-    def commit(self, group: Group, binding: TableBinding, seals: Sequence[Seal], before_swap: Callable[[Any], None]) -> Landed:
+    def commit(self, group: Group, sealed: Sequence[Sealed], before_swap: Callable[[Any], None]) -> Landed:
         """Land all staged files of ``group`` in one atomic commit, once (I1, I2, I10).
 
         :param before_swap: called on each base that a compare-and-swap is about to be made on; raises to stop.
+        :raises TableMovedError: if what is to be replaced was changed by somebody else since it was planned.
         """
         ...

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyiceberg.catalog.sql
+import pyiceberg.expressions.parser
 import pyiceberg.io.pyarrow
 import pyiceberg.table  # noqa: F401 - with those above: what a run would import
 import sqlalchemy.dialects.sqlite  # noqa: F401 - as above
@@ -26,7 +27,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.tables import groups
-from airflow_ckpt_provider.tables.iceberg import commit, partitions, rolling, writer  # noqa: F401 - as above
+from airflow_ckpt_provider.tables.iceberg import commit, matching, modes, partitions, rolling, writer  # noqa: F401 - as above
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,9 +45,13 @@ def marked(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(index, "kind", pa.array(["marked"] * batch.num_rows))
 
 
+#: What a JSON request may say of a write besides its key and input.
+_SETTINGS = ("mode", "parameters", "on_rerun", "on_change", "restart_token")
+
+
 def request_of(world: World, facts: dict[str, Any]) -> WriteRequest:
     """The write that a JSON request describes; ``input`` is a glob in the world's input folder."""
-    changes = {name: facts[name] for name in ("on_change", "restart_token") if name in facts}
+    changes = {name: facts[name] for name in _SETTINGS if name in facts}
     if facts.get("marked"):
         changes["transform"] = marked
     return world.request(

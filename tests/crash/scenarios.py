@@ -1,10 +1,11 @@
-"""The writes that are stopped at every effect: an unpartitioned table, a partitioned one, and two mapped tasks in one commit."""
+"""The writes that are stopped at every effect: every mode, unpartitioned and partitioned, and two mapped tasks in one commit."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from crash.maintenance import foreign_append
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from support.world import World
@@ -20,13 +21,19 @@ _BY_KIND = PartitionSpec(
 
 @dataclass(frozen=True)
 class Scenario:
-    """A world to be, and what is written in it."""
+    """A world to be, and what is written in it.
+
+    :param before: ids of the rows that are in the table before; None if there is no table.
+    :param kept: those of them that are there after.
+    """
 
     name: str
     files: int
     rows_each: int
     spec: PartitionSpec
     writes: tuple[dict[str, Any], ...]
+    before: range | None = range(0)
+    kept: tuple[int, ...] = ()
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -34,11 +41,14 @@ class Scenario:
 
     @property
     def ids(self) -> list[int]:
-        return list(range(self.files * self.rows_each))
+        return [*range(self.files * self.rows_each), *self.kept]
 
     def world(self, root: Path) -> World:
         world = World(root)
-        world.create_table(spec=self.spec)
+        if self.before is not None:
+            world.create_table(spec=self.spec)
+        if self.before:
+            foreign_append(world, self.before.start, len(self.before))
         world.put_files(self.files, self.rows_each)
         return world
 
@@ -52,3 +62,33 @@ MAPPED = Scenario(
     UNPARTITIONED_PARTITION_SPEC,
     ({"key": "orders/0", "input": "[01].parquet"}, {"key": "orders/1", "input": "[23].parquet"}),
 )
+
+_BEFORE = range(1000, 1006)
+
+CREATE = Scenario(
+    "create", 2, 4, UNPARTITIONED_PARTITION_SPEC, ({"mode": "create", "parameters": {"partition_by": ["kind"]}},), before=None
+)
+OVERWRITE = Scenario("overwrite", 2, 2, UNPARTITIONED_PARTITION_SPEC, ({"mode": "overwrite"},), _BEFORE)
+#: The file that is there holds rows that match and rows that do not: it is rewritten.
+WHERE = Scenario(
+    "overwrite with a filter",
+    2,
+    2,
+    UNPARTITIONED_PARTITION_SPEC,
+    ({"mode": "overwrite", "parameters": {"overwrite_filter": "id < 1003"}},),
+    _BEFORE,
+    (1003, 1004, 1005),
+)
+#: Of three kinds that are there, two are written.
+PARTITIONS = Scenario(
+    "overwrite_partitions",
+    2,
+    1,
+    PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "kind"), spec_id=0),
+    ({"mode": "overwrite_partitions"},),
+    _BEFORE,
+    (1001, 1004),
+)
+
+#: All modes but ``append``, one scenario each.
+MODES = [CREATE, OVERWRITE, WHERE, PARTITIONS]

@@ -35,14 +35,14 @@ def write(world: World) -> tuple[Settled, set[str]]:
     """What the stage and commit operators do, without Airflow; returns the splits that were given to Spark, too."""
     attempt = world.attempt()
     missing: list[Split] = []
-    if attempt.commit is None and attempt.checkpoint.sealed() is None:
-        plan = attempt.plan()
-        missing = attempt.missing(plan)
-        if missing:
+    if attempt.commit is None:
+        found = attempt.next_round()
+        if found is not None:
+            missing = found.missing
             with spark_session(TARGET, "crash") as spark:
                 work = attempt.begin(TARGET.name, 1)
-                StageRun(spark, attempt.checkpoint, work, missing, len(plan.splits) - len(missing)).run(lambda _: None)
-        attempt.seal(plan)
+                StageRun(spark, attempt.checkpoint, work, missing, len(found.plan.splits) - len(missing)).run(lambda _: None)
+        attempt.seal()
     (settled,) = world.commit(attempt)
     return settled, {split.id for split in missing}
 

@@ -139,7 +139,7 @@ def test_a_group_whose_staged_file_is_gone_changes_nothing_and_names_the_file(wo
     checkpoint = world.attempt(request_of(world, "b")).checkpoint
     lost = Path(checkpoint.staged(["000001"])[0].files[0].path.removeprefix("file://"))
     lost.rename(world.root / "elsewhere")
-    with pytest.raises(StagedFileMissingError, match=r"1 of 4 staged files of shop\.orders are gone or damaged.*000001"):
+    with pytest.raises(StagedFileMissingError, match=r"1 of 8 staged files of shop\.orders are gone or damaged.*000001"):
         commit(world, "a", "b")
     assert own_snapshots(world) == []
     (world.root / "elsewhere").rename(lost)

@@ -18,7 +18,7 @@ from crash.exactly_once import (
     own_snapshots,
     splits_written,
 )
-from crash.scenarios import MAPPED, PARTITIONED, UNPARTITIONED
+from crash.scenarios import CREATE, MAPPED, MODES, PARTITIONED, UNPARTITIONED, WHERE
 
 pytestmark = pytest.mark.crash
 
@@ -54,7 +54,7 @@ def every_point(runs, tmp_path, scenario, check):
     return clean
 
 
-@pytest.mark.parametrize("scenario", [UNPARTITIONED, PARTITIONED, MAPPED], ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", [UNPARTITIONED, PARTITIONED, MAPPED, *MODES], ids=lambda scenario: scenario.name)
 def test_a_write_killed_at_any_effect_and_run_again_is_exactly_once(runs, tmp_path, scenario):
     def check(world, number):
         killed(runs, world, scenario, number)
@@ -80,7 +80,7 @@ def test_the_effects_of_an_undisturbed_write_are_the_same_every_time(runs, tmp_p
     assert lists[0] == lists[1]
 
 
-@pytest.mark.parametrize("scenario", [UNPARTITIONED, MAPPED], ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", [UNPARTITIONED, MAPPED, CREATE, WHERE], ids=lambda scenario: scenario.name)
 def test_a_write_killed_twice_at_different_effects_is_exactly_once(runs, tmp_path, scenario):
     total = len(runs.run(scenario.world(tmp_path / "whole"), *scenario.writes).effects)
     problems = []

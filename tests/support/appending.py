@@ -1,26 +1,26 @@
-"""Appending Arrow rows to an Iceberg table through the table layer alone: write splits, commit them. And reading them back
-with a reader that shares no code with the writer.
-"""
+"""Appending Arrow rows to an Iceberg table through the table layer alone: write splits, commit them."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import itertools
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import duckdb
+import msgspec
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import Group, Member, Seal
+from airflow_ckpt_provider.checkpoint.documents import Group, Member, Plan, Seal, Staged
+from airflow_ckpt_provider.tables.protocol import Sealed
+from support.samples import HEADER
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
+    from airflow_ckpt_provider.checkpoint.documents import Header
+    from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
     from airflow_ckpt_provider.tables.protocol import Written
     from support.world import World
 
@@ -30,7 +30,7 @@ _numbers = itertools.count()
 def write(world: World, *splits: pa.Table, name: str = "shop.orders", rows_per_batch: int | None = None) -> list[Written]:
     """Write each of ``splits``; nothing is committed."""
     target = world.target(name)
-    writer = target.writer(target.binding())
+    writer = target.writer(header_of(target), [], lambda _: [])
     return [writer.write(split.to_batches(rows_per_batch), f"ckpt-{next(_numbers):06d}") for split in splits]
 
 
@@ -43,8 +43,14 @@ def commit(world: World, written: list[Written], name: str = "shop.orders") -> T
         members=(Member(key=key, generation=1),),
         stream="tests",
         bound_at=now(),
-        horizon=target.horizon(),
+        horizon=target.horizon(target.binding()),
     )
+    target.commit(group, [sealed_of(target, written)], lambda _base: None)
+    return world.table(name)
+
+
+def sealed_of(target: IcebergTarget, written: list[Written]) -> Sealed:
+    """Written splits as a sealed checkpoint."""
     seal = Seal(
         sealed_at=now(),
         splits=len(written),
@@ -53,8 +59,19 @@ def commit(world: World, written: list[Written], name: str = "shop.orders") -> T
         files=sum(len(one.files) for one in written),
         manifests=tuple(one.manifest for one in written if one.manifest),
     )
-    target.commit(group, target.binding(), [seal], lambda _base: None)
-    return world.table(name)
+    staged = [
+        Staged(
+            split=f"{n}",
+            writer="a.0",
+            published_at=now(),
+            rows=one.rows,
+            bytes=one.bytes,
+            files=one.files,
+            manifest=one.manifest,
+        )
+        for n, one in enumerate(written)
+    ]
+    return Sealed(header_of(target), seal, Plan(created_at=now(), inputs={}, splits=()), staged)
 
 
 def append(world: World, *splits: pa.Table, name: str = "shop.orders", rows_per_batch: int | None = None) -> Table:
@@ -62,24 +79,16 @@ def append(world: World, *splits: pa.Table, name: str = "shop.orders", rows_per_
     return commit(world, write(world, *splits, name=name, rows_per_batch=rows_per_batch), name)
 
 
+def header_of(target: IcebergTarget) -> Header:
+    """Header of a write that appends to the table as it is now."""
+    return msgspec.structs.replace(HEADER, table=target.binding())
+
+
 def arrow_schema(schema: Schema) -> pa.Schema:
     """Arrow's form of an Iceberg schema, without field ids, as a user would have it."""
     import pyarrow as pa
 
     return pa.schema([field.remove_metadata() for field in schema_to_pyarrow(schema, include_field_ids=False)])
-
-
-def duckdb_rows(table: Table, query: str = "select * from rows") -> list[tuple]:
-    """Rows of ``query`` over the table, read by DuckDB from the table's metadata file."""
-    connection = duckdb.connect()
-    for extension in ("avro", "iceberg"):
-        package = Path(importlib.import_module(f"duckdb_extension_{extension}").__file__).parent
-        (binary,) = package.rglob("*.duckdb_extension")
-        connection.execute(f"load '{binary}'")
-    location = table.metadata_location.removeprefix("file://")
-    connection.execute(f"create view rows as select * from iceberg_scan('{location}')")
-    with connection:
-        return [tuple(row.values()) for row in connection.execute(query).to_arrow_table().to_pylist()]
 
 
 def by_partition(table: Table) -> dict[tuple[str, ...], list[str]]:

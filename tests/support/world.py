@@ -6,6 +6,7 @@ scenario of the protocol takes milliseconds. Tests of Spark and Airflow use the 
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from pyiceberg.catalog import Catalog
@@ -60,22 +61,25 @@ def rows(start: int, count: int) -> pa.Table:
 class World:
     """One folder with everything in it.
 
-    :param root: an empty folder.
+    :param root: an empty folder, or the one of a world that is there already.
+    :param catalog: properties of another catalog than the SQLite one; kept in the folder for whoever opens the world later.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, catalog: Mapping[str, str | int] | None = None) -> None:
         self.root = root
         self.input = root / "in"
         self.input.mkdir(parents=True, exist_ok=True)
         self.store = CheckpointStore.at(str(root / "store"))
+        if catalog is not None:
+            (root / "catalog.json").write_text(json.dumps(dict(catalog)))
 
     @property
     def catalog(self) -> Catalog:
         """The catalog, opened anew, as another process would. A SQL catalog knows its tables by its name: the connection id."""
         (self.root / "warehouse").mkdir(exist_ok=True)
-        return load_catalog(
-            "iceberg_default", type="sql", uri=f"sqlite:///{self.root}/catalog.db", warehouse=f"file://{self.root}/warehouse"
-        )
+        kept = self.root / "catalog.json"
+        properties = {"type": "sql", "uri": f"sqlite:///{self.root}/catalog.db", "warehouse": f"file://{self.root}/warehouse"}
+        return load_catalog("iceberg_default", **(json.loads(kept.read_text()) if kept.exists() else properties))
 
     def create_table(
         self,
@@ -119,15 +123,17 @@ class World:
     def stage(self, request: WriteRequest | None = None, *, splits: int | None = None, name: str = "shop.orders") -> WriteAttempt:
         """One attempt; with ``splits``, it stops after that many and does not seal, as if it had been killed there."""
         attempt = self.attempt(request, name)
-        if attempt.commit is not None or attempt.checkpoint.sealed() is not None:
+        if attempt.commit is not None:
             return attempt
-        plan = attempt.plan()
-        missing = sorted(attempt.missing(plan), key=lambda split: split.id)
-        work = attempt.begin("none", 1)
-        for split in missing[:splits]:
-            work.run(split, "0")
-        if splits is None or splits >= len(missing):
-            attempt.seal(plan)
+        left = splits
+        while (found := attempt.next_round()) is not None:
+            work = attempt.begin("none", 1)
+            for split in sorted(found.missing, key=lambda split: split.id):
+                if left == 0:
+                    return attempt
+                work.run(split, "0")
+                left = None if left is None else left - 1
+        attempt.seal()
         return attempt
 
     def commit(self, *attempts: WriteAttempt, name: str = "shop.orders") -> list[Settled]:

@@ -31,10 +31,12 @@ from pyiceberg.types import (
     TimestamptzType,
     TimeType,
 )
-from support.appending import append, arrow_schema, duckdb_rows, write
+from support.appending import append, arrow_schema, header_of, write
+from support.readers import duckdb_rows
 from support.world import World, rows
 
 from airflow_ckpt_provider.exceptions import NullInRequiredColumnError
+from airflow_ckpt_provider.tables.protocol import Written
 
 NESTED = Schema(
     NestedField(1, "id", LongType(), required=True),
@@ -174,7 +176,7 @@ def test_a_split_without_rows_leaves_no_file(tmp_path):
     world = World(tmp_path)
     world.create_table()
     (nothing,) = write(world, rows(0, 0))
-    assert nothing == (0, 0, (), None)
+    assert nothing == Written(0, 0, (), None)
     assert world.files_on_disk() == set()
 
 
@@ -196,7 +198,7 @@ def test_a_split_that_lost_the_race_is_removed_and_nothing_else(tmp_path):
     world.create_table()
     kept, lost = write(world, rows(0, 10), rows(0, 10))
     target = world.target()
-    target.writer(target.binding()).remove(lost)
+    target.writer(header_of(target), [], lambda _: []).remove(lost)
     assert world.files_on_disk() == {file.path.removeprefix("file://") for file in kept.files} | {
         kept.manifest["path"].removeprefix("file://")
     }

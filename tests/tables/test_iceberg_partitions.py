@@ -40,7 +40,8 @@ from pyiceberg.types import (
     TimeType,
     UUIDType,
 )
-from support.appending import append, arrow_schema, by_partition, duckdb_rows, write
+from support.appending import append, arrow_schema, by_partition, write
+from support.readers import duckdb_rows
 from support.world import World
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp without a zone

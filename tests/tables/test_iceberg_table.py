@@ -13,7 +13,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
-from support.appending import append, arrow_schema, commit, write
+from support.appending import append, arrow_schema, commit, header_of, sealed_of, write
 from support.samples import MANIFEST
 from support.world import SCHEMA, World, rows
 
@@ -119,29 +119,29 @@ def test_a_table_of_other_files_than_parquet_is_refused(world, file_format):
 def test_rows_that_do_not_fit_are_refused_before_any_is_read(world):
     world.create_table()
     with pytest.raises(SchemaMismatchError, match=r"shop\.orders") as refused:
-        world.target().check_fit(pa.schema([("id", pa.string()), ("extra", pa.int8())]))
+        world.target().check_fit(pa.schema([("id", pa.string()), ("extra", pa.int8())]), world.target().binding())
     assert "column 'id' is string, the table has int64" in str(refused.value)
     assert "column 'extra' is not in the table" in str(refused.value)
-    world.target().check_fit(rows(0, 1).schema)
+    world.target().check_fit(rows(0, 1).schema, world.target().binding())
 
 
 def test_a_table_that_was_dropped_and_created_anew_is_another_table(world):
     world.create_table()
-    old = world.target().binding()
+    old = header_of(world.target())
     world.catalog.drop_table("shop.orders")
     world.create_table()
     with pytest.raises(TableMissingError, match=r"shop\.orders was dropped and created anew"):
-        world.target().writer(old)
+        world.target().writer(old, [], lambda _: [])
 
 
 def test_all_attempts_write_with_the_schema_and_spec_that_were_bound(world):
     world.create_table()
-    bound = world.target().binding()
+    bound = header_of(world.target())
     with world.table().update_schema() as update:
         update.add_column("added", StringType())
     with world.table().update_spec() as update:
         update.add_identity("kind")
-    writer = world.target().writer(bound)
+    writer = world.target().writer(bound, [], lambda _: [])
     assert writer.schema.names == ["id", "value", "kind", "at"]
     written = writer.write(rows(0, 10).to_batches(), "ckpt-x")
     commit(world, [written])
@@ -199,8 +199,8 @@ def test_a_staged_file_that_is_gone_or_cut_is_named_before_a_commit(world, damag
     else:
         path.unlink()
     with pytest.raises(StagedFileMissingError, match=f"1 of 4 staged files of shop.orders are gone or damaged, for instance {uri}"):
-        world.target().require_files([*written.files, *other.files], [written.manifest, other.manifest])
-    world.target().require_files(other.files, [other.manifest])
+        world.target().require_files([sealed_of(world.target(), [written, other])])
+    world.target().require_files([sealed_of(world.target(), [other])])
 
 
 def test_the_bounds_of_partitions_travel_with_the_manifest(world):

@@ -17,10 +17,12 @@ Why it is exactly once:
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 import time
 import uuid
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -30,12 +32,15 @@ from airflow_ckpt_provider.exceptions import (
     CommitRefusedError,
     HistoryExpiredError,
     OutcomeUnknownError,
+    RetryableError,
     RolledBackError,
     RowCountError,
 )
+from airflow_ckpt_provider.tables.iceberg.creation import birth
 from airflow_ckpt_provider.tables.iceberg.history import (
+    MAIN,
     PROPERTY_PREFIX,
-    SUMMARY_STAGED,
+    SUMMARY_IDENTITY,
     Remembered,
     begin_memory,
     lineage_of,
@@ -45,17 +50,20 @@ from airflow_ckpt_provider.tables.iceberg.history import (
     summary_of,
 )
 from airflow_ckpt_provider.tables.iceberg.manifests import to_manifest_file
+from airflow_ckpt_provider.tables.iceberg.removal import remove
 from airflow_ckpt_provider.tables.protocol import Landed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
-    from airflow_ckpt_provider.checkpoint.documents import Group
+    from airflow_ckpt_provider.checkpoint.documents import Group, Header
+    from airflow_ckpt_provider.tables.iceberg.cover import Removal
     from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
 
 #: How long one call keeps trying, in seconds, and the waits between its tries.
@@ -65,21 +73,28 @@ PATIENCE_S, FIRST_WAIT_S, LONGEST_WAIT_S = 600.0, 0.05, 5.0
 class Commit(NamedTuple):
     """What is to be committed.
 
+    :param identity: digest of the headers of all members: tells one key in two checkpoint stores apart.
     :param manifests: all staged manifests of the group.
+    :param removals: what the snapshot removes from the table, found on the base that it is built on.
+    :param properties: table properties to set in the same commit.
     """
 
     group: Group
     branch: str
-    manifests: Sequence[StagedManifest]
+    identity: str | None
+    manifests: Sequence[StagedManifest] = ()
+    removals: Callable[[Table], Sequence[Removal]] = lambda _: ()
+    properties: Mapping[str, str] = MappingProxyType({})
 
     @property
     def snapshot_id(self) -> int:
         return snapshot_id_of(self.group.id)
 
-    @property
-    def staged(self) -> str:
-        """Digest of the staged manifests' paths, which no other attempt can have."""
-        return hashlib.sha256("\0".join(sorted(manifest.path for manifest in self.manifests)).encode()).hexdigest()[:32]
+
+def identity_of(headers: Sequence[Header]) -> str:
+    """Digest of these headers' keys and times, which no other store has."""
+    lines = sorted(f"{header.key}\0{header.generation}\0{header.created_at.isoformat()}" for header in headers)
+    return hashlib.sha256("\0".join(lines).encode()).hexdigest()[:32]
 
 
 def find(table: Table, commit: Commit) -> Landed | None:
@@ -121,8 +136,8 @@ def find(table: Table, commit: Commit) -> Landed | None:
 
 def _require_ours(snapshot: Snapshot, commit: Commit, name: str) -> None:
     """Refuse to take the commit of another checkpoint store for ours: keys are unique in one store only."""
-    staged = snapshot.summary[SUMMARY_STAGED] if snapshot.summary else None
-    if commit.manifests and staged is not None and staged != commit.staged:
+    identity = snapshot.summary[SUMMARY_IDENTITY] if snapshot.summary else None
+    if commit.identity is not None and identity is not None and identity != commit.identity:
         raise BindingMismatchError(
             f"{_keys(commit)} was committed to {name} before, as snapshot {snapshot.snapshot_id}, from other staged files than "
             "these: another checkpoint store holds a checkpoint with the same key. Nothing was changed and these rows are not in "
@@ -148,45 +163,55 @@ def commit_once(
     tries = 0
     while True:
         tries += 1
-        table = load()
-        landed = find(table, commit)
-        if landed is not None:
-            return landed
-        before_swap(table)
-        updates, requirements, timestamp_ms = build(table, commit)
         try:
-            catalog.commit_table(table, requirements, updates)
-        except Exception as error:  # noqa: BLE001 - whatever it is, only the table's history knows the outcome
-            problem = error
-            if isinstance(error, _refusals()):
-                break
-        else:
-            return _verified(load(), commit, timestamp_ms)
+            outcome = _try(catalog, load, commit, before_swap)
+        except RetryableError as error:
+            # Once a swap was tried, a catalog that does not answer for a moment is asked again.
+            if tries == 1:
+                raise
+            outcome = error
+        if isinstance(outcome, Landed):
+            return outcome
         wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(tries, 8)) * random.uniform(0.3, 1.0)  # noqa: S311
-        if time.monotonic() + wait > end:
+        if isinstance(outcome, _refusals()) or time.monotonic() + wait > end:
             break
         time.sleep(wait)
+    name, said = ".".join(load().name()), f"{type(outcome).__name__}: {first_line(outcome)}"
     landed = find(load(), commit)
     if landed is not None:
         return landed
-    if isinstance(problem, _refusals()):
+    if isinstance(outcome, _refusals()):
         raise CommitRefusedError(
-            f"The catalog refused the commit of {_keys(commit)} to {'.'.join(table.name())}: {type(problem).__name__}: {problem}. "
-            "Nothing was changed and everything stays staged. Give the connection the right to commit, then clear the task."
-        ) from problem
+            f"The catalog refused the commit of {_keys(commit)} to {name}: {said}. Nothing was changed, everything stays staged. "
+            "Give the connection the right to commit, then clear the task."
+        ) from outcome
     raise OutcomeUnknownError(
-        f"The commit of {_keys(commit)} to {'.'.join(table.name())} did not land in {tries} tries over {patience_s:.0f} s; the "
-        f"last error was {type(problem).__name__}: {problem}. Nothing is lost: retry the commit task. It looks into the table's "
-        "history first and lands the snapshot once."
-    ) from problem
+        f"The commit of {_keys(commit)} to {name} did not land in {tries} tries over {patience_s:.0f} s; the last error: {said}. "
+        "Nothing is lost: retry the commit task. It looks into the table's history first and lands the snapshot once."
+    ) from outcome
+
+
+def _try(catalog: Catalog, load: Callable[[], Table], commit: Commit, before_swap: Callable[[Table], None]) -> Landed | Exception:
+    """Find the commit or swap it in; what the catalog raised if it did not say yes."""
+    table = load()
+    landed = find(table, commit)
+    if landed is not None:
+        return landed
+    before_swap(table)
+    updates, requirements, timestamp_ms = build(table, commit)
+    try:
+        catalog.commit_table(table, requirements, updates)
+    except Exception as error:  # noqa: BLE001 - whatever it is, only the table's history knows the outcome
+        return error
+    return _verified(load(), commit, timestamp_ms)
 
 
 def build(table: Table, commit: Commit) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...], int]:
     """Updates and requirements of the snapshot on exactly the metadata of ``table``; writes the manifest list."""
-    from pyiceberg.manifest import write_manifest_list
-    from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
+    from pyiceberg.table import StagedTable
     from pyiceberg.table.update import (
         AddSnapshotUpdate,
+        AssertCreate,
         AssertCurrentSchemaId,
         AssertRefSnapshotId,
         AssertTableUUID,
@@ -195,50 +220,73 @@ def build(table: Table, commit: Commit) -> tuple[tuple[TableUpdate, ...], tuple[
     )
 
     metadata = table.metadata
-    parent = metadata.snapshot_by_name(commit.branch)
+    snapshot = _snapshot(table, commit)
+    memory = memory_of(metadata, commit.group.stream) or begin_memory(lineage_of(metadata, commit.branch))
+    sequence_number = snapshot.sequence_number or 0
+    memory = memory.adding(Remembered(commit.group.id, commit.snapshot_id, snapshot.timestamp_ms, sequence_number))
+    properties = {PROPERTY_PREFIX + commit.group.stream: msgspec.json.encode(memory).decode(), **commit.properties}
+    updates: tuple[TableUpdate, ...] = (
+        AddSnapshotUpdate(snapshot=snapshot),
+        SetSnapshotRefUpdate(snapshot_id=commit.snapshot_id, ref_name=commit.branch, type="branch"),  # type: ignore[call-arg]
+        SetPropertiesUpdate(updates=properties),
+    )
+    if isinstance(table, StagedTable):
+        return (*birth(metadata), *updates), (AssertCreate(),), snapshot.timestamp_ms
+    ref = metadata.refs.get(commit.branch)
+    requirements = (
+        AssertTableUUID(uuid=metadata.table_uuid),
+        AssertRefSnapshotId(ref=commit.branch, snapshot_id=ref.snapshot_id if ref else None),
+        # The rows were checked against this schema.
+        AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
+    )
+    return updates, requirements, snapshot.timestamp_ms
+
+
+def head_of(metadata: TableMetadata, branch: str) -> Snapshot | None:
+    """What a branch shows; one that does not exist yet begins where the main branch is, as in Iceberg's Java library."""
+    return metadata.snapshot_by_name(branch if branch in metadata.refs else MAIN)
+
+
+def _snapshot(table: Table, commit: Commit) -> Snapshot:
+    from pyiceberg.manifest import write_manifest_list
+    from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
+
+    metadata = table.metadata
+    parent = head_of(metadata, commit.branch)
     sequence_number = metadata.next_sequence_number()
+    places = table.location_provider()
+    name = f"{commit.group.id[:20]}-{uuid.uuid4()}"
+    numbers = itertools.count()
+    removed = remove(
+        metadata, table.io, parent, commit.removals(table), commit.snapshot_id,
+        lambda: places.new_metadata_location(f"{name}-m{next(numbers)}.avro"),
+    )  # fmt: skip
     added = [to_manifest_file(manifest, commit.snapshot_id) for manifest in commit.manifests]
-    kept = [m for m in parent.manifests(table.io) if m.has_added_files() or m.has_existing_files()] if parent else []
-    path = table.location_provider().new_metadata_location(f"snap-{commit.snapshot_id}-{commit.group.id[:20]}-{uuid.uuid4()}.avro")
+    path = places.new_metadata_location(f"snap-{commit.snapshot_id}-{name}.avro")
     parent_id = parent.snapshot_id if parent else None
     codec = metadata.properties.get("write.avro.compression-codec", "gzip")
     with write_manifest_list(2, table.io.new_output(path), commit.snapshot_id, parent_id, sequence_number, codec) as writer:  # type: ignore[arg-type]
-        writer.add_manifests(added + kept)
+        writer.add_manifests(added + removed.manifests)
     facts = {
-        "added-data-files": str(sum(manifest.files for manifest in commit.manifests)),
-        "added-records": str(sum(manifest.rows for manifest in commit.manifests)),
-        "added-files-size": str(sum(manifest.bytes for manifest in commit.manifests)),
+        "added-data-files": sum(manifest.files for manifest in commit.manifests),
+        "added-records": sum(manifest.rows for manifest in commit.manifests),
+        "added-files-size": sum(manifest.bytes for manifest in commit.manifests),
+        **removed.facts,
+        "changed-partition-count": len({p for manifest in commit.manifests for p in manifest.partitions} | removed.partitions),
     }
-    partitions = {path for manifest in commit.manifests for path in manifest.partitions}
-    if partitions:
-        facts["changed-partition-count"] = str(len(partitions))
-    summary = update_snapshot_summaries(
-        Summary(operation=Operation.APPEND, **facts, **summary_of(commit.group), **{SUMMARY_STAGED: commit.staged}),
-        parent.summary if parent else None,
-    )
-    snapshot = Snapshot(
+    own = {name: str(value) for name, value in facts.items() if value or name == "added-records"}
+    if commit.identity is not None:
+        own[SUMMARY_IDENTITY] = commit.identity
+    return Snapshot(
         snapshot_id=commit.snapshot_id,
         parent_snapshot_id=parent_id,
         manifest_list=path,
         sequence_number=sequence_number,
-        summary=summary,
+        summary=update_snapshot_summaries(
+            Summary(operation=Operation.OVERWRITE if removed.facts else Operation.APPEND, **own, **summary_of(commit.group)),
+            parent.summary if parent else None,
+        ),
         schema_id=metadata.current_schema_id,
-    )
-    memory = memory_of(metadata, commit.group.stream) or begin_memory(lineage_of(metadata, commit.branch))
-    memory = memory.adding(Remembered(commit.group.id, commit.snapshot_id, snapshot.timestamp_ms, sequence_number))
-    return (
-        (
-            AddSnapshotUpdate(snapshot=snapshot),
-            SetSnapshotRefUpdate(snapshot_id=commit.snapshot_id, ref_name=commit.branch, type="branch"),  # type: ignore[call-arg]
-            SetPropertiesUpdate(updates={PROPERTY_PREFIX + commit.group.stream: msgspec.json.encode(memory).decode()}),
-        ),
-        (
-            AssertTableUUID(uuid=metadata.table_uuid),
-            AssertRefSnapshotId(ref=commit.branch, snapshot_id=parent_id),
-            # The rows were checked against this schema.
-            AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
-        ),
-        snapshot.timestamp_ms,
     )
 
 
@@ -271,6 +319,11 @@ def _verified(table: Table, commit: Commit, timestamp_ms: int) -> Landed:
 
 def _time(timestamp_ms: int) -> datetime:
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first: drivers append statements and links to it."""
+    return str(error).strip().partition("\n")[0]
 
 
 def _keys(commit: Commit) -> str:

@@ -29,8 +29,14 @@ SUMMARY_KEY = "airflow.checkpoint.key"
 SUMMARY_GENERATION = "airflow.checkpoint.generation"
 SUMMARY_KEYS = "airflow.checkpoint.keys"
 
-#: Digest of the staged manifests: tells commits of one key from two checkpoint stores apart.
-SUMMARY_STAGED = "airflow.checkpoint.staged"
+#: Digest of the members' headers: tells commits of one key from two checkpoint stores apart.
+SUMMARY_IDENTITY = "airflow.checkpoint.identity"
+
+#: Prefix of the table properties that say how far a task has read a source, increment by increment.
+MARK_PREFIX = "airflow.checkpoint.read."
+
+#: The branch that Iceberg calls the current one.
+MAIN = "main"
 
 #: Prefix of the table properties that remember commits beyond the life of their snapshots; followed by the stream.
 PROPERTY_PREFIX = "airflow.checkpoint.commits."
@@ -131,7 +137,8 @@ def lineage_of(metadata: TableMetadata, branch: str) -> Lineage:
     """Walk the branch from its head to the oldest snapshot that was not expired."""
     # A dictionary: pyiceberg's own ancestors_of() looks each parent up in a list, which is quadratic.
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-    ref = metadata.refs.get(branch)
+    # A branch that does not exist yet will begin where the main branch is.
+    ref = metadata.refs.get(branch) or metadata.refs.get(MAIN)
     snapshot = by_id.get(ref.snapshot_id) if ref else None
     found: dict[int, Snapshot] = {}
     while snapshot is not None:

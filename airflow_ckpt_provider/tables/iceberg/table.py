@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import TableBinding, fingerprint
+from airflow_ckpt_provider.checkpoint.documents import TableBinding
 from airflow_ckpt_provider.checkpoint.location import refuse_credentials
 from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
@@ -16,30 +16,44 @@ from airflow_ckpt_provider.exceptions import (
     RowCountError,
     SchemaMismatchError,
     StagedFileMissingError,
+    TableExistsError,
     TableMissingError,
+    TableMovedError,
     UnsupportedTableError,
 )
-from airflow_ckpt_provider.tables.iceberg.commit import Commit, commit_once, find
-from airflow_ckpt_provider.tables.iceberg.fit import differences, require_fit, write_schema
+from airflow_ckpt_provider.scan.sizes import file_sizes
+from airflow_ckpt_provider.tables.iceberg.commit import Commit, commit_once, find, first_line, identity_of
+from airflow_ckpt_provider.tables.iceberg.creation import CREATION, new_table, pinned, unborn
+from airflow_ckpt_provider.tables.iceberg.evolution import (
+    evolve,
+    pinned_schema,
+    require_evolved_safely,
+    require_specs,
+    schema_fingerprint,
+)
+from airflow_ckpt_provider.tables.iceberg.fit import require_fit, write_schema
+from airflow_ckpt_provider.tables.iceberg.history import MAIN
+from airflow_ckpt_provider.tables.iceberg.landing import head_id, require_unread
 from airflow_ckpt_provider.tables.iceberg.manifests import FORMAT_VERSION, StagedManifest
-from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter
+from airflow_ckpt_provider.tables.iceberg.marks import mark_of, marks_of, require_marks
+from airflow_ckpt_provider.tables.iceberg.merging import merge, worth_merging
+from airflow_ckpt_provider.tables.iceberg.modes import mode_of
+from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
-    from pyiceberg.schema import Schema
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
 
-    from airflow_ckpt_provider.checkpoint.documents import Group, JsonObject, Seal, StagedFile
-    from airflow_ckpt_provider.tables.protocol import Landed
+    from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan
+    from airflow_ckpt_provider.tables.iceberg.cover import Removal
+    from airflow_ckpt_provider.tables.protocol import Landed, Sealed, StagedOf, Writer
 
 #: Stored in the header and in references.
 FORMAT = "iceberg"
-
-#: Branch that commits land on.
-MAIN = "main"
 
 
 class IcebergTarget:
@@ -47,14 +61,16 @@ class IcebergTarget:
 
     :param catalog: an open pyiceberg catalog.
     :param identifier: ``namespace.table``.
+    :param branch: branch that commits land on; one that does not exist begins where the main branch is.
     :raises InvalidInputError: if the identifier is none.
     """
 
-    def __init__(self, catalog: Catalog, identifier: str) -> None:
+    def __init__(self, catalog: Catalog, identifier: str, branch: str = MAIN) -> None:
         if "." not in identifier or not all(identifier.split(".")):
             raise InvalidInputError(f"table={identifier!r} is not of the form 'namespace.table'.")
         self.catalog = catalog
         self.identifier = identifier
+        self.branch = branch
 
     def load(self) -> Table:
         """The table as it is now.
@@ -74,8 +90,12 @@ class IcebergTarget:
         except Exception as error:
             raise RetryableError(
                 f"The Iceberg table {self.identifier} could not be loaded from the catalog {self.catalog.name!r}: "
-                f"{type(error).__name__}: {error}"
+                f"{type(error).__name__}: {first_line(error)}"
             ) from error
+        self._require_writable(table)
+        return table
+
+    def _require_writable(self, table: Table) -> None:
         version = table.metadata.format_version
         if version != FORMAT_VERSION:
             raise UnsupportedTableError(
@@ -89,58 +109,146 @@ class IcebergTarget:
                 f"The Iceberg table {self.identifier} wants {file_format} files (write.format.default); only Parquet is written."
             )
         refuse_credentials(table.metadata.location)
-        return table
+        if self.branch in table.metadata.refs and table.metadata.refs[self.branch].snapshot_ref_type != "branch":
+            raise InvalidInputError(f"branch={self.branch!r} is a tag of the table {self.identifier}, which no commit moves.")
+        if self.branch != MAIN and not table.metadata.refs:
+            raise InvalidInputError(
+                f"branch={self.branch!r}: the table {self.identifier} has no snapshot yet, and Iceberg lets a table begin on its "
+                f"branch {MAIN!r} only. Commit something there first."
+            )
+
+    def validate(self, mode: str, parameters: JsonObject) -> None:
+        """Refuse what cannot work before anything is read or recorded."""
+        own = mode_of(mode, parameters)
+        strange = sorted(parameters.keys() - own.takes - (CREATION if mode == "create" else frozenset()))
+        if strange:
+            raise InvalidInputError(f"mode={mode!r} does not take {', '.join(strange)}.")
+        if mode != "create":
+            own.validate(self.load())
+        elif self.branch != MAIN:
+            raise InvalidInputError(f"mode='create' begins a table on its branch {MAIN!r}, not on {self.branch!r}.")
 
     def binding(self) -> TableBinding:
         """Identity, schema and spec of the table as it is now."""
-        metadata = self.load().metadata
+        return self._binding(self.load().metadata)
+
+    def creation(self, rows: pa.Schema, parameters: JsonObject) -> TableBinding:
+        """Identity, schema and spec of a table to be; see ``Table.creation``."""
+        if self._load_if_any() is not None:
+            raise self._exists()
+        table = new_table(self.catalog, self.identifier, rows, parameters)
+        self._require_writable(table)
+        return msgspec.structs.replace(self._binding(table.metadata), creation=pinned(table.metadata))
+
+    def require_creatable(self, binding: TableBinding) -> None:
+        """Check that nobody else created the table; see ``Table.require_creatable``."""
+        table = self._load_if_any()
+        if table is not None and str(table.metadata.table_uuid) != binding.uuid:
+            raise self._exists()
+
+    def _load_if_any(self) -> Table | None:
+        try:
+            return self.load()
+        except TableMissingError:
+            return None
+
+    def _exists(self) -> TableExistsError:
+        return TableExistsError(
+            f"mode='create' makes the table {self.identifier}, and there is one of that name in the catalog {self.catalog.name!r}, "
+            "which this write did not make. Nothing was changed. Use mode='append' or 'overwrite' to write into it, another "
+            "table name, or drop it."
+        )
+
+    def evolve(self, rows: pa.Schema) -> list[str]:
+        """Let the table's schema grow so that ``rows`` fit; see ``Table.evolve``."""
+        return evolve(self.load, rows)
+
+    def _binding(self, metadata: TableMetadata) -> TableBinding:
         return TableBinding(
             format=FORMAT,
             identifier=self.identifier,
             uuid=str(metadata.table_uuid),
-            branch=MAIN,
+            branch=self.branch,
             schema_id=metadata.current_schema_id,
             spec_id=metadata.default_spec_id,
-            schema_fingerprint=_schema_fingerprint(metadata.schema()),
+            schema_fingerprint=schema_fingerprint(metadata.schema()),
         )
 
-    def horizon(self) -> int:
+    def horizon(self, binding: TableBinding) -> int:
         """The table's last sequence number."""
-        return self.load().metadata.last_sequence_number  # type: ignore[union-attr]  # version 1 is refused on loading
+        return self.load_bound(binding).metadata.last_sequence_number  # type: ignore[union-attr]  # version 1 is refused on loading
 
-    def check_fit(self, schema: pa.Schema) -> None:
-        """Refuse rows of ``schema``, listing every difference."""
-        own = self.load().metadata.schema()
+    def head(self, binding: TableBinding) -> int | None:
+        """Snapshot that the branch shows."""
+        return head_id(self.load_bound(binding), binding.branch)
+
+    def mark(self, stream: str) -> JsonObject | None:
+        """How far the stream's last commit has read its source; see ``Table.mark``."""
+        return mark_of(self.load().metadata, stream)
+
+    def check_fit(self, rows: pa.Schema, binding: TableBinding) -> None:
+        """Refuse rows of this schema, listing every difference."""
+        own = pinned_schema(self.load_bound(binding), binding)
         want = write_schema(own)
         names = {w.name: o.name for w, o in zip(want, own.fields, strict=True)}
-        require_fit(schema, want, self.identifier, names)
+        require_fit(rows, want, self.identifier, names)
 
-    def writer(self, binding: TableBinding) -> IcebergWriter:
-        """Writer with the schema and spec that ``binding`` pinned."""
-        table = self.load_bound(binding)
+    def provisional(self, header: Header) -> bool:
+        """Whether staged files depend on files of the table."""
+        return mode_of(header.mode, header.parameters).provisional
+
+    def following(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sequence[str]) -> Plan | None:
+        """The plan of the next round; see ``Table.following``."""
+        mode = mode_of(header.mode, header.parameters)
+        if not mode.provisional:
+            return None
+        table = self.load_bound(header.table)
+        return mode.following(table, header, head_id(table, header.table.branch), plans, staged, replaced)
+
+    def writer(self, header: Header, plans: Sequence[Plan], staged: StagedOf) -> Writer:
+        """Writer with the schema and spec that the header pinned."""
+        table = self.load_bound(header.table)
         metadata = table.metadata
-        spec = metadata.specs().get(binding.spec_id)
+        spec = metadata.specs().get(header.table.spec_id)
         if spec is None:
             raise SchemaMismatchError(
-                f"The partition spec {binding.spec_id} that this checkpoint was begun with was removed from the metadata of "
+                f"The partition spec {header.table.spec_id} that this checkpoint was begun with was removed from the metadata of "
                 f'{self.identifier} since. Redo the write with the configuration {{"checkpoint": "restart"}}.'
             )
-        return IcebergWriter(
+        facts = WriterFacts(
             self.identifier,
             metadata.location,
-            _pinned_schema(table, binding),
+            pinned_schema(table, header.table),
             spec,
             dict(metadata.properties),
             {name: str(value) for name, value in table.io.properties.items() if value is not None},
         )
+        return mode_of(header.mode, header.parameters).writer(facts, table, plans, staged)
+
+    def gather(self, header: Header, manifests: Sequence[JsonObject], stem: Callable[[], str]) -> Sequence[JsonObject]:
+        """Merge tiny manifests; see ``Table.gather``."""
+        own = [StagedManifest.from_json(manifest) for manifest in manifests]
+        if not worth_merging(own):
+            return manifests
+        table = self.load_bound(header.table)
+        start = stem()
+        places = table.location_provider()
+        merged = merge(table.io, own, lambda number: places.new_metadata_location(f"{start}-{number:05d}.avro"))
+        return [manifest.to_json() for manifest in merged]
 
     def load_bound(self, binding: TableBinding) -> Table:
-        """The table as it is now, if it is still the one that was bound (I6).
+        """The table as it is now, if it is still the one that was bound (I6); the table to be, if it is to be created.
 
+        :raises TableExistsError: if it is to be created and somebody else created one of its name.
         :raises TableMissingError: if another table has its name now.
         """
-        table = self.load()
+        if binding.creation is None:
+            table = self.load()
+        else:
+            table = self._load_if_any() or unborn(self.catalog, self.identifier, binding.creation)
         if str(table.metadata.table_uuid) != binding.uuid:
+            if binding.creation is not None:
+                raise self._exists()
             raise TableMissingError(
                 f"The Iceberg table {self.identifier} was dropped and created anew since this checkpoint was begun: it was "
                 f"{binding.uuid} and is {table.metadata.table_uuid}. Rows staged for the old table are not committed to the new "
@@ -148,48 +256,97 @@ class IcebergTarget:
             )
         return table
 
-    def find(self, group: Group, binding: TableBinding, seals: Sequence[Seal] = ()) -> Landed | None:
-        """Look for the commit of ``group`` in the table's history; with ``seals``, it must be the commit of those."""
-        manifests = [StagedManifest.from_json(manifest) for seal in seals for manifest in seal.manifests]
-        return find(self.load_bound(binding), Commit(group, binding.branch, manifests))
+    def find(self, group: Group, headers: Sequence[Header]) -> Landed | None:
+        """Look for the commit of ``group`` in the table's history; with the headers of all, it must be the commit of those."""
+        binding = headers[0].table
+        identity = identity_of(headers) if len(headers) == len(group.members) else None
+        return find(self.load_bound(binding), Commit(group, binding.branch, identity))
 
-    def landed_earlier(self, groups: Iterable[Group], branch: str, table: Table) -> str | None:
+    def landed_earlier(self, groups: Iterable[Group], headers: Sequence[Header], table: Table) -> str | None:
         """Id of the first of these groups whose rows are in the table; one that was rolled back has none there.
 
         :raises HistoryExpiredError: if the history that could tell is gone (I10).
         """
         for group in groups:
             with contextlib.suppress(RolledBackError):
-                if find(table, Commit(group, branch, ())) is not None:
+                if find(table, Commit(group, headers[0].table.branch, None)) is not None:
                     return group.id
         return None
 
-    def commit(self, group: Group, binding: TableBinding, seals: Sequence[Seal], before_swap: Callable[[Table], None]) -> Landed:
+    def require_together(self, headers: Sequence[Header]) -> None:
+        """Refuse checkpoints that cannot land in one commit."""
+        first = headers[0]
+        others = sorted({header.mode for header in headers})
+        if len(others) > 1 or any(header.parameters != first.parameters for header in headers):
+            raise InvalidInputError(
+                f"One commit lands in one way, but these checkpoints of {self.identifier} have the modes {', '.join(others)}, or "
+                "other parameters of them. Use one commit task for each."
+            )
+        if len(headers) > 1 and not mode_of(first.mode, first.parameters).together:
+            raise InvalidInputError(
+                f"{len(headers)} checkpoints of {self.identifier} with the mode {first.mode!r} cannot land in one commit: each may "
+                "rewrite the same files of the table. Use one stage and one commit task for each, one after the other."
+            )
+
+    def adds_only(self, headers: Sequence[Header]) -> bool:
+        """Whether commits of these would leave each other's rows where they are; see ``Table.adds_only``."""
+        return all(mode_of(header.mode, header.parameters).additive for header in headers)
+
+    def changes_nothing(self, sealed: Sequence[Sealed]) -> bool:
+        """Whether these add and remove nothing. A table is created even if it has no rows."""
+        first = sealed[0].header
+        if first.table.creation is not None or mode_of(first.mode, first.parameters).replaces:
+            return False
+        return not any(one.seal.rows or one.replaced or any(record.replaces for record in one.staged) for one in sealed)
+
+    def commit(self, group: Group, sealed: Sequence[Sealed], before_swap: Callable[[Table], None]) -> Landed:
         """Land all staged manifests of ``group`` in one snapshot, once.
 
         :param before_swap: last checks of the caller on the very base that the swap is made on; raises to stop.
         """
-        manifests = [StagedManifest.from_json(manifest) for seal in seals for manifest in seal.manifests]
-        sealed, staged = sum(seal.rows for seal in seals), sum(manifest.rows for manifest in manifests)
-        if sealed != staged:
-            raise RowCountError(f"{sealed} rows are sealed for {self.identifier}, but the staged manifests hold {staged} (I2).")
+        manifests = [StagedManifest.from_json(manifest) for one in sealed for manifest in one.seal.manifests]
+        rows, staged = sum(one.seal.rows for one in sealed), sum(manifest.rows for manifest in manifests)
+        if rows != staged:
+            raise RowCountError(f"{rows} rows are sealed for {self.identifier}, but the staged manifests hold {staged} (I2).")
+        header = sealed[0].header
+        mode = mode_of(header.mode, header.parameters)
 
         def check(table: Table) -> None:
-            _require_specs(table, manifests)
-            _require_evolved_safely(table, binding)
+            require_specs(table, manifests)
+            require_evolved_safely(table, header.table)
+            require_marks(table.metadata, sealed)
             before_swap(table)
 
-        commit = Commit(group, binding.branch, manifests)
-        return commit_once(self.catalog, lambda: self.load_bound(binding), commit, check)
+        def removals(table: Table) -> Sequence[Removal]:
+            found = mode.removals(table, sealed)
+            require_unread(table, sealed, found)
+            return found
 
-    def require_files(self, files: Sequence[StagedFile], manifests: Sequence[JsonObject]) -> None:
+        commit = Commit(
+            group, header.table.branch, identity_of([one.header for one in sealed]), manifests,
+            removals, marks_of(sealed),
+        )  # fmt: skip
+        try:
+            return commit_once(self.catalog, lambda: self.load_bound(header.table), commit, check)
+        except TableMovedError as error:
+            again = [one.header for one in sealed if one.replaced]
+            if not again:
+                raise
+            raise TableMovedError(
+                f"The key {again[0].key!r} is to replace the files that its generation {again[0].replaces} committed to "
+                f"{self.identifier}, and that cannot be done file by file: {error} If compaction or another write has taken "
+                "those files, another run of the stage does not bring them back: replace the rows under another idempotence key."
+            ) from error
+
+    def require_files(self, sealed: Sequence[Sealed]) -> None:
         """Check that staged files and manifests exist in the size they had (I5).
 
         :raises StagedFileMissingError: naming what is gone.
         """
-        own = [StagedManifest.from_json(manifest) for manifest in manifests]
-        wanted = [(file.path, file.bytes) for file in files] + [(manifest.path, manifest.length) for manifest in own]
-        sizes = _sizes(self.load().io, [path for path, _ in wanted])
+        own = [StagedManifest.from_json(manifest) for one in sealed for manifest in one.seal.manifests]
+        wanted = [(file.path, file.bytes) for one in sealed for record in one.staged for file in record.files]
+        wanted += [(manifest.path, manifest.length) for manifest in own]
+        sizes = file_sizes(self.load_bound(sealed[0].header.table).io, [path for path, _ in wanted])
         bad = [path for (path, size), found in zip(wanted, sizes, strict=True) if found != size]
         if bad:
             raise StagedFileMissingError(
@@ -197,78 +354,3 @@ class IcebergTarget:
                 "Nothing was committed. Something deletes files that no snapshot references yet, such as an orphan clean-up with "
                 'too short a retention. Stop it, then redo the write with the configuration {"checkpoint": "restart"}.'
             )
-
-
-def _sizes(io: Any, paths: list[str]) -> list[int | None]:  # noqa: ANN401 - any pyiceberg FileIO
-    """Sizes of files, None for those that are not there; in one call for each file system where Arrow has one."""
-    from pyiceberg.io.pyarrow import PyArrowFileIO
-
-    if not isinstance(io, PyArrowFileIO):
-        inputs = [io.new_input(path) for path in paths]
-        return [len(one) if one.exists() else None for one in inputs]
-    sizes: list[int | None] = [None] * len(paths)
-    places: dict[str, list[int]] = {}
-    for index, path in enumerate(paths):
-        scheme, _, rest = path.rpartition("://")
-        places.setdefault(f"{scheme}://{rest.partition('/')[0]}", []).append(index)
-    for indexes in places.values():
-        # All paths of one place are parsed alike: what is cut off the first is cut off all, which saves most of the time.
-        first = paths[indexes[0]]
-        scheme, netloc, plain = io.parse_location(first)
-        cut = len(first) - len(plain)
-        same = first.endswith(plain)
-        names = [paths[index][cut:] if same else io.parse_location(paths[index])[2] for index in indexes]
-        for index, info in zip(indexes, io.fs_by_scheme(scheme, netloc).get_file_info(names), strict=True):
-            sizes[index] = info.size if info.is_file else None
-    return sizes
-
-
-def _pinned_schema(table: Table, binding: TableBinding) -> Schema:
-    schema = table.schemas().get(binding.schema_id)
-    if schema is None or _schema_fingerprint(schema) != binding.schema_fingerprint:
-        raise TableMissingError(
-            f"The schema {binding.schema_id} that this checkpoint was begun with is no longer in the metadata of "
-            f"{binding.identifier}. Redo the write with the configuration "
-            '{"checkpoint": "restart"}.'
-        )
-    return schema
-
-
-def _require_specs(table: Table, manifests: Sequence[StagedManifest]) -> None:
-    """Refuse to commit manifests of a partition spec that the table does not know any more: no engine could read it then."""
-    gone = {manifest.spec_id for manifest in manifests} - table.specs().keys()
-    if gone:
-        raise SchemaMismatchError(
-            f"The partition spec {min(gone)} that the rows were staged with was removed from the metadata of "
-            f'{".".join(table.name())} since. Redo the write with the configuration {{"checkpoint": "restart"}}.'
-        )
-
-
-def _require_evolved_safely(table: Table, binding: TableBinding) -> None:
-    """Refuse to commit files whose rows do not fit the table's schema any more."""
-    import pyarrow as pa
-
-    if table.metadata.current_schema_id == binding.schema_id:
-        return
-    now = table.metadata.schema()
-    pinned = _pinned_schema(table, binding)
-    names = {field.field_id: field.name for field in now.fields}
-    # Files carry field ids, so a renamed column still fits and a dropped one is not read.
-    kept = [
-        arrow.with_name(names[field.field_id])
-        for arrow, field in zip(write_schema(pinned), pinned.fields, strict=True)
-        if field.field_id in names
-    ]
-    own = {arrow.name: field.name for arrow, field in zip(write_schema(now), now.fields, strict=True)}
-    lines = differences(pa.schema(kept), write_schema(now), own)
-    if lines:
-        raise SchemaMismatchError(
-            f"The schema of {binding.identifier} changed since the rows were staged, so that they do not fit any more:\n  "
-            + "\n  ".join(lines)
-            + '\nRedo the write with the configuration {"checkpoint": "restart"}.'
-        )
-
-
-def _schema_fingerprint(schema: Schema) -> str:
-    facts: JsonObject = msgspec.json.decode(schema.model_dump_json())
-    return fingerprint({"fields": facts["fields"]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
 
+    from airflow_ckpt_provider.checkpoint.documents import Split
+
 #: Arrow bytes and rows gathered before they become row groups: the unit of a writer's memory.
 CHUNK_BYTES, CHUNK_ROWS = 64 << 20, 1 << 20
 
 
-class IcebergWriter:
-    """Writes splits of one checkpoint. Picklable; holds the table's storage properties, so it never goes into the store.
+@dataclass(frozen=True)
+class WriterFacts:
+    """What a writer has to know of its table.
 
     :param table: name, for messages.
     :param location: the table's location.
@@ -33,21 +37,25 @@ class IcebergWriter:
     :param io_properties: storage properties, with credentials.
     """
 
-    def __init__(
-        self,
-        table: str,
-        location: str,
-        schema: Schema,
-        spec: PartitionSpec,
-        properties: dict[str, str],
-        io_properties: dict[str, str],
-    ) -> None:
-        self._table = table
-        self._location = location
-        self._schema = schema
-        self._spec = spec
-        self._properties = properties
-        self._io_properties = io_properties
+    table: str
+    location: str
+    schema: Schema
+    spec: PartitionSpec
+    properties: dict[str, str]
+    io_properties: dict[str, str]
+
+    def io(self) -> FileIO:
+        """Access to the table's storage."""
+        from pyiceberg.io import load_file_io
+
+        return load_file_io(self.io_properties, self.location)
+
+
+class IcebergWriter:
+    """Writes splits of one checkpoint. Picklable; holds the table's storage properties, so it never goes into the store."""
+
+    def __init__(self, facts: WriterFacts) -> None:
+        self.facts = facts
 
     @property
     def schema(self) -> pa.Schema:
@@ -55,19 +63,28 @@ class IcebergWriter:
         import pyarrow as pa
 
         names = self._names()
-        return pa.schema([field.with_name(names.get(field.name, field.name)) for field in write_schema(self._schema)])
+        return pa.schema([field.with_name(names.get(field.name, field.name)) for field in write_schema(self.facts.schema)])
 
     def write(self, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
         """Write the rows of one split; see ``Writer.write``."""
+        return self.write_chunks(self.chunks(batches), stem)
+
+    def work(self, split: Split, stem: str) -> Written:
+        """Appending asks for no work of the table's own."""
+        del stem
+        raise NotImplementedError(f"The split {split.id} asks for {split.task!r}, which a plain write does not do.")
+
+    def write_chunks(self, chunks: Iterable[pa.Table], stem: str) -> Written:
+        """Write rows that are in the table's schema, as from ``chunks``."""
         from pyiceberg.table.locations import load_location_provider
 
-        io = self._io()
-        locations = load_location_provider(self._location, self._properties)
-        files = RollingFiles(io, locations, self._schema, self._spec.spec_id, self._properties, stem)
-        partitioner = Partitioner(self._spec, self._schema) if self._spec.fields else None
+        io = self.facts.io()
+        locations = load_location_provider(self.facts.location, self.facts.properties)
+        files = RollingFiles(io, locations, self.facts.schema, self.facts.spec.spec_id, self.facts.properties, stem)
+        partitioner = Partitioner(self.facts.spec, self.facts.schema) if self.facts.spec.fields else None
         rows = 0
         try:
-            for chunk in self._chunks(batches):
+            for chunk in chunks:
                 rows += chunk.num_rows
                 if partitioner is None:
                     files.write(None, chunk)
@@ -77,13 +94,13 @@ class IcebergWriter:
             closed = files.close()
         except BaseException:
             # Nothing refers to these files yet. Those of a killed process stay, and are known by their names (I4).
-            _delete(io, files.abandon())
+            delete_files(io, files.abandon())
             raise
         if not closed:
             return Written(0, 0, (), None)
         path = locations.new_metadata_location(f"{stem}.avro")
-        codec = self._properties.get("write.avro.compression-codec", "gzip")
-        manifest = write_manifest(io, path, closed, self._schema, self._spec, codec)
+        codec = self.facts.properties.get("write.avro.compression-codec", "gzip")
+        manifest = write_manifest(io, path, closed, self.facts.schema, self.facts.spec, codec)
         if manifest.rows != rows:
             raise RowCountError(f"{rows} rows were written to {stem}, but its files hold {manifest.rows} (I2).")
         staged = tuple(StagedFile(file.file_path, file.file_size_in_bytes) for file in closed)
@@ -92,14 +109,14 @@ class IcebergWriter:
     def remove(self, written: Written) -> None:
         """Remove the files of a split that lost the race to be published."""
         manifests = [str(written.manifest["path"])] if written.manifest else []
-        _delete(self._io(), [file.path for file in written.files] + manifests)
+        delete_files(self.facts.io(), [file.path for file in written.files] + manifests)
 
-    def _chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         """Rows in the table's schema, gathered into chunks of bounded size."""
         import pyarrow as pa
 
-        want = write_schema(self._schema)
-        conform = Conform(want, self._table, self._names())
+        want = write_schema(self.facts.schema)
+        conform = Conform(want, self.facts.table, self._names())
         gathered: list[pa.RecordBatch] = []
         size = rows = 0
         for batch in map(conform, batches):
@@ -118,17 +135,13 @@ class IcebergWriter:
         """The table's column names, by the names that files have to use."""
         from pyiceberg.schema import sanitize_column_names
 
-        own = [field.name for field in self._schema.fields]
-        written = [field.name for field in sanitize_column_names(self._schema).fields]
+        own = [field.name for field in self.facts.schema.fields]
+        written = [field.name for field in sanitize_column_names(self.facts.schema).fields]
         return {w: o for w, o in zip(written, own, strict=True) if w != o}
 
-    def _io(self) -> FileIO:
-        from pyiceberg.io import load_file_io
 
-        return load_file_io(self._io_properties, self._location)
-
-
-def _delete(io: FileIO, paths: list[str]) -> None:
+def delete_files(io: FileIO, paths: Iterable[str]) -> None:
+    """Delete files of a split that nothing refers to."""
     for path in paths:
         try:
             io.delete(path)

@@ -1,0 +1,102 @@
+"""What the stage is told about its mode: refused when the DAG is parsed where it cannot work, read again after templating."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_ckpt_provider.exceptions import InvalidInputError, NotSupportedYetError
+from airflow_ckpt_provider.sources import Source
+from airflow_ckpt_provider.sources.transform import parse_name
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+
+#: Parameters of each mode, as the operator names them.
+TAKEN = {
+    "create": ("partition_by", "sort_by", "table_properties", "location"),
+    "append": (),
+    "overwrite": ("overwrite_filter",),
+    "overwrite_partitions": (),
+    "upsert": ("upsert_keys", "when_matched", "when_not_matched"),
+}
+
+#: All of them; templated.
+PARAMETERS = tuple(name for names in TAKEN.values() for name in names)
+
+#: Parameters that are a list, or a single string for a list of one.
+_LISTS = frozenset({"upsert_keys", "partition_by", "sort_by"})
+
+_CHOICES = {"when_matched": ("update", "ignore"), "when_not_matched": ("insert", "ignore")}
+
+
+def parameters_of(operator: Any) -> JsonObject:  # noqa: ANN401 - it has the attributes of PARAMETERS
+    """What the user set, for the mode; called again once templates are rendered.
+
+    :raises InvalidInputError: for a mode that does not exist, or that does not take what it is given.
+    """
+    mode = operator.mode
+    if "{{" in str(mode):
+        return {}
+    if mode not in TAKEN:
+        raise InvalidInputError(f"mode={mode!r}: the modes are {', '.join(TAKEN)}.")
+    given = {name: getattr(operator, name) for name in PARAMETERS}
+    found = {name: _plain(name, value) for name, value in given.items() if value is not None}
+    for name in found:
+        if name not in TAKEN[mode]:
+            (takes,) = (other for other, names in TAKEN.items() if name in names)
+            raise InvalidInputError(f"{name} belongs to mode={takes!r}; this is mode={mode!r}.")
+    if mode == "upsert":
+        if not found.get("upsert_keys"):
+            raise InvalidInputError("mode='upsert' needs upsert_keys: the columns that identify a row.")
+        if found.get("when_matched") == found.get("when_not_matched") == "ignore":
+            raise InvalidInputError("when_matched='ignore' with when_not_matched='ignore' writes nothing at all.")
+    return found
+
+
+def _plain(name: str, value: object) -> object:
+    """A parameter as JSON.
+
+    :raises InvalidInputError: if it is not of its type, or a template rendered to nothing.
+    """
+    if name in _CHOICES:
+        if value not in _CHOICES[name]:
+            raise InvalidInputError(f"{name}={value!r}: the values are {' and '.join(map(repr, _CHOICES[name]))}.")
+        return value
+    if name in _LISTS:
+        items = [value] if isinstance(value, str) else list(value) if hasattr(value, "__iter__") else [value]
+        if not items or not all(isinstance(item, str) and item.strip() for item in items):
+            raise InvalidInputError(f"{name}={value!r} is not a list of names.")
+        return items
+    if name == "table_properties":
+        if not isinstance(value, dict):
+            raise InvalidInputError(f"table_properties={value!r} is not a mapping.")
+        return {str(key): str(item) for key, item in value.items()}
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidInputError(f"{name}={value!r} is not a text; a template may have rendered to nothing.")
+    return value
+
+
+def require_policies(on_change: str, on_rerun: str) -> None:
+    """Refuse policies that do not exist.
+
+    :raises InvalidInputError: naming those that do.
+    """
+    if on_change == "continue":
+        raise NotSupportedYetError("on_change='continue' is not supported yet. Use 'fail' or 'restart'.")
+    if on_change not in {"fail", "restart"}:
+        raise InvalidInputError(f"on_change={on_change!r}: the values are 'fail' and 'restart'.")
+    if on_rerun not in {"reuse", "replace"}:
+        raise InvalidInputError(f"on_rerun={on_rerun!r}: the values are 'reuse' and 'replace'.")
+
+
+def require_usable(source: object, transform: object) -> None:
+    """Refuse what is no source or no transform when the DAG is parsed. References to XComs are known at run time only.
+
+    :raises InvalidInputError: saying what there may be.
+    """
+    if isinstance(transform, str):
+        parse_name(transform)
+    elif transform is not None and not callable(transform):
+        raise InvalidInputError(f"transform={transform!r} is neither a function nor a name like 'package.module:function'.")
+    if not isinstance(source, str | Source) and not hasattr(source, "resolve"):
+        raise InvalidInputError(f"source={source!r} is neither a source, such as Files(...), nor a path or glob.")

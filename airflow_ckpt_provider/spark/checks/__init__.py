@@ -1,0 +1,1 @@
+"""Looking at the rows that a commit is about to add, before it adds them: write, audit, publish."""

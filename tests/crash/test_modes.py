@@ -1,0 +1,110 @@
+"""Crashes and zombies of writes that remove rows: a replacement killed at every effect, and commits that were thought dead."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from crash.exactly_once import assert_exactly_once, assert_files_are_known, generations, own_snapshots
+from crash.maintenance import FOREIGN, foreign_append
+from crash.scenarios import CREATE, OVERWRITE, PARTITIONED, PARTITIONS, UNPARTITIONED, WHERE
+from pyiceberg.table.snapshots import Operation
+
+pytestmark = pytest.mark.crash
+
+#: Other code, so that it shows whose rows are there.
+REPLACE = {"marked": True, "on_change": "restart", "on_rerun": "replace"}
+LAND = {"key": "orders", "generation": 2}
+
+
+def kinds(world, ids):
+    return set(world.table().scan(f"id < {len(ids)}").to_arrow()["kind"].to_pylist())
+
+
+def committed(scenario, root):
+    """A world in which generation 1 is committed and others have appended since."""
+    world = scenario.world(root)
+    (mode,) = scenario.writes
+    world.commit(world.stage(world.request(**mode)))
+    foreign_append(world)
+    return world, mode | REPLACE
+
+
+@pytest.mark.parametrize("scenario", [UNPARTITIONED, PARTITIONED, PARTITIONS], ids=lambda scenario: scenario.name)
+def test_a_replacement_killed_at_any_effect_of_stage_or_commit_replaces_once(runs, tmp_path, scenario):
+    whole, again = committed(scenario, tmp_path / "whole")
+    stage = runs.run(whole, again, do="stage")
+    land = runs.run(whole, LAND, do="land")
+    assert land.result[0]["landed_now"]
+    ids = scenario.ids + list(range(FOREIGN, FOREIGN + 5))
+    points = [("stage", n) for n in range(1, len(stage.effects) + 1)] + [("land", n) for n in range(1, len(land.effects) + 1)]
+    problems = []
+    for do, number in points:
+        world, again = committed(scenario, tmp_path / f"{do}-{number}")
+        if do == "land":
+            assert runs.run(world, again, do="stage").result
+        run = runs.run(world, again if do == "stage" else LAND, do=do, fatal=number)
+        assert run.signal == signal.SIGKILL
+        try:
+            landed = len(own_snapshots(world)) == 2
+            if do == "stage":
+                assert runs.run(world, again, do="stage").result
+            assert runs.run(world, LAND, do="land").result[0]["landed_now"] is not landed
+            assert kinds(world, scenario.ids) == {"marked"}
+            assert world.table().current_snapshot().summary.operation == Operation.OVERWRITE
+            assert len(generations(world, "orders")) == 2
+            assert_exactly_once(world, ids, snapshots=2)
+        except AssertionError as error:
+            problems.append(f"{do} {number} {run.effects[-1]}: {str(error).splitlines()[0]}")
+    assert not problems, "\n".join(problems)
+
+
+def suspended(runs, world, scenario, effect):
+    """A run that hangs before an effect of this name, as on a machine that nobody hears from."""
+    names = runs.run(scenario.world(world.root.parent / "names"), *scenario.writes).effects
+    run = runs.run(world, *scenario.writes, fatal=names.index(effect) + 1, how=signal.SIGSTOP)
+    assert run.suspended
+    return run
+
+
+@pytest.mark.parametrize("effect", ["before commit of the table", "before close manifest list", "before put g1/group.json"])
+@pytest.mark.parametrize("scenario", [CREATE, OVERWRITE, WHERE, PARTITIONS], ids=lambda scenario: scenario.name)
+def test_a_commit_that_was_thought_dead_finds_that_another_has_landed(runs, tmp_path, scenario, effect):
+    world = scenario.world(tmp_path / "world")
+    zombie = suspended(runs, world, scenario, effect)
+    assert runs.run(world, *scenario.writes).result[0]["landed_now"]
+    runs.resume(zombie)
+    assert not zombie.result[0]["landed_now"]
+    assert_exactly_once(world, scenario.ids)
+
+
+def test_a_commit_with_an_older_seal_that_was_thought_dead_does_not_land_after_the_newer(runs, tmp_path):
+    world = WHERE.world(tmp_path / "world")
+    zombie = suspended(runs, world, WHERE, "before commit of the table")
+    # A second file at the filter's boundary: the retry seals anew.
+    foreign_append(world, 1001, 4)
+    assert runs.run(world, *WHERE.writes).result[0]["landed_now"]
+    assert generations(world, "orders")[0].sealed().round == 3
+    runs.resume(zombie)
+    assert not zombie.result[0]["landed_now"]
+    assert_exactly_once(world, sorted([*WHERE.ids, 1003, 1004]))
+
+
+def test_a_table_dropped_after_it_was_created_is_not_reported_as_there(runs, tmp_path):
+    world = CREATE.world(tmp_path / "world")
+    assert runs.run(world, *CREATE.writes).result
+    world.catalog.drop_table("shop.orders")
+    assert runs.run(world, *CREATE.writes).error == "RolledBackError"
+    assert not world.catalog.table_exists("shop.orders")
+
+
+def test_of_two_writes_that_create_one_table_the_second_is_told(runs, tmp_path):
+    world = CREATE.world(tmp_path / "world")
+    zombie = suspended(runs, world, CREATE, "before commit of the table")
+    other = dict(CREATE.writes[0]) | {"key": "another"}
+    assert runs.run(world, other).result[0]["landed_now"]
+    runs.resume(zombie)
+    assert zombie.error == "TableExistsError"
+    assert world.ids() == CREATE.ids
+    assert len(own_snapshots(world)) == 1
+    assert_files_are_known(world)
