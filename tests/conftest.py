@@ -15,4 +15,4 @@ for name in [name for name in os.environ if name.startswith(("AWS_", "AIRFLOW_CO
     del os.environ[name]
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
 
-pytest_plugins = ["support.dags", "support.s3"]
+pytest_plugins = ["support.dags", "support.glue", "support.postgres", "support.rest_catalog", "support.s3"]

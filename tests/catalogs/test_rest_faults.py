@@ -1,0 +1,122 @@
+"""A REST catalog whose commits go wrong: whatever it answers, one snapshot, and a retry finds it."""
+
+from __future__ import annotations
+
+import pytest
+from catalogs.landed import assert_landed, assert_nothing_landed
+from catalogs.modes import MODES, SWAPS
+from support.rest_catalog import AFTER, AWAY, BEFORE, REFUSED, ZOMBIE
+from support.world import World
+
+from airflow_ckpt_provider.exceptions import CommitRefusedError, OutcomeUnknownError, RetryableError
+from airflow_ckpt_provider.tables.iceberg import commit as iceberg_commit
+
+
+@pytest.fixture(params=SWAPS, ids=lambda mode: mode.name)
+def mode(request):
+    return request.param
+
+
+@pytest.fixture
+def world(rest_server, mode, tmp_path):
+    world = World(tmp_path, {"type": "rest", "uri": rest_server.uri})
+    mode.prepare(world)
+    rest_server.commits.clear()
+    return world
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """The commit gives up at once, as it does after ten minutes without a usable answer."""
+    monkeypatch.setattr(iceberg_commit.commit_once, "__kwdefaults__", {"patience_s": 0.0})
+
+
+def landed(world, mode):
+    """Committed, the rows are there once, and committing again finds that; the first outcome."""
+    (first,) = world.commit(mode.stage(world))
+    (again,) = world.commit(mode.stage(world))
+    assert again.landed_now is False
+    assert again.commit.snapshot_id == first.commit.snapshot_id
+    assert_landed(world, mode)
+    return first
+
+
+@pytest.mark.parametrize("fault", AFTER)
+def test_a_commit_that_was_applied_is_found_whatever_was_answered(world, mode, rest_server, fault):
+    rest_server.faults.append(fault)
+    landed(world, mode)
+    assert rest_server.commits == [f"{fault} 200"]
+
+
+@pytest.mark.parametrize("fault", BEFORE)
+def test_a_commit_that_was_not_applied_is_sent_again(world, mode, rest_server, fault):
+    rest_server.faults.append(fault)
+    assert landed(world, mode).landed_now
+    assert rest_server.commits == [f"{fault} -", "200"]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name, indirect=True)
+def test_a_chain_of_faults_ends_in_one_snapshot(world, mode, rest_server):
+    rest_server.faults.extend(["503 before", "drop before", ZOMBIE, "garbage before", "504 after"])
+    landed(world, mode)
+    # The request of which nobody knew anything more was applied after the one that landed, and its base was gone.
+    assert rest_server.commits == ["503 before -", "drop before -", "zombie -", "garbage before -", "504 after 200"]
+    assert rest_server.zombies == [409]
+
+
+def test_a_request_that_is_applied_after_the_one_that_landed_is_rejected_by_its_base(world, mode, rest_server):
+    rest_server.faults.append(ZOMBIE)
+    assert landed(world, mode).landed_now
+    assert rest_server.commits == ["zombie -", "200"]
+    assert rest_server.zombies == [409]
+
+
+def test_a_request_that_is_applied_after_the_try_gave_up_is_found_by_the_retry(world, mode, rest_server, impatient):
+    rest_server.faults.append(ZOMBIE)
+    with pytest.raises(OutcomeUnknownError, match=r"'orders' to shop\.orders.*CommitStateUnknownException.*retry the commit task"):
+        world.commit(mode.stage(world))
+    assert_nothing_landed(world, mode)
+    rest_server.release_zombies()
+    assert rest_server.zombies == [200]
+    assert landed(world, mode).landed_now is False
+    assert len(rest_server.commits) == 1
+
+
+@pytest.mark.parametrize("fault", BEFORE)
+def test_a_try_that_gave_up_is_of_unknown_outcome_and_the_retry_lands_it(world, mode, rest_server, fault, impatient):
+    rest_server.faults.append(fault)
+    with pytest.raises(OutcomeUnknownError, match=r"(?s)'orders' to shop\.orders.*retry the commit task"):
+        world.commit(mode.stage(world))
+    assert_nothing_landed(world, mode)
+    assert landed(world, mode).landed_now
+
+
+@pytest.mark.parametrize("mode", SWAPS[:1], ids=lambda mode: mode.name, indirect=True)
+@pytest.mark.parametrize("fault", AFTER)
+def test_a_try_that_gives_up_looks_into_the_table_a_last_time(world, mode, rest_server, fault, impatient):
+    rest_server.faults.append(fault)
+    landed(world, mode)
+
+
+def test_a_catalog_that_goes_away_with_its_answer_fails_the_try_and_the_retry_finds_the_commit(world, mode, rest_server):
+    rest_server.faults.append(AWAY)
+    attempt = mode.stage(world)
+    with pytest.raises(RetryableError, match=r"shop\.orders"):
+        world.commit(attempt)
+    rest_server.reachable = True
+    assert landed(world, mode).landed_now is False
+    assert rest_server.commits == [f"{AWAY} 200"]
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_a_commit_that_is_not_allowed_is_refused_and_lands_once_it_is(world, mode, rest_server, fault):
+    # A client whose token is refused fetches another and sends the request a second time.
+    rest_server.faults.extend([fault, fault])
+    attempt = mode.stage(world)
+    with pytest.raises(
+        CommitRefusedError, match=r"The catalog refused the commit of the key 'orders' to shop\.orders.*stays staged"
+    ):
+        world.commit(attempt)
+    rest_server.faults.clear()
+    assert_nothing_landed(world, mode)
+    assert landed(world, mode).landed_now
