@@ -1,7 +1,8 @@
-"""The commit: lands sealed checkpoints in one snapshot, once. Starts no Spark."""
+"""The commit: lands sealed checkpoints in one snapshot, once. Starts no Spark, unless a check of the staged rows needs it."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -11,36 +12,84 @@ from airflow_ckpt_provider.checkpoint.reference import CommitFacts, pointers, re
 from airflow_ckpt_provider.exceptions import CheckpointMissingError, InvalidInputError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.lookup import find_checkpoint, iceberg_target
+from airflow_ckpt_provider.hooks.spark import spark_target
+from airflow_ckpt_provider.spark.checks.check import parse_checks
+from airflow_ckpt_provider.spark.checks.run import CheckRun
+from airflow_ckpt_provider.spark.session import spark_session
 from airflow_ckpt_provider.tables import groups
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
+    from pyspark.sql import SparkSession
 
     from airflow_ckpt_provider.checkpoint.reference import Reference
+    from airflow_ckpt_provider.spark.checks.check import Check, CheckSpec
+    from airflow_ckpt_provider.spark.checks.run import Outcome
+    from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+    from airflow_ckpt_provider.tables.protocol import Sealed
 
 
 class CheckpointCommitOperator(BaseOperator):
     """Commit what a stage sealed: one atomic snapshot, however often this runs.
 
+    With ``checks``, the rows that the commit would add are looked at first (write, audit, publish). All checks are run; if one
+    fails, the table is untouched and the rows stay staged, and a later try of this task looks at them again without writing
+    anything. Rows that have landed already are not checked.
+
+    A check is one of
+
+    - SQL over the view ``staged``. Its one row's first column is the verdict: true, or a number other than zero, passes. Further
+      columns are shown: ``"SELECT max(amount) < 100, max(amount) FROM staged"``.
+    - A function, or its name as ``"package.module:function"``, that is called with the staged rows: as a Spark DataFrame
+      (``staged.dataframe``), as Arrow (``staged.batches(columns=None)``, ``staged.schema``), and counted (``staged.rows``), with
+      ``staged.table`` and ``staged.keys``. None or True passes; False, a text that says why, or a failed ``assert`` does not.
+    - ``{"no negative amounts": check}``, which gives one of those a name for messages.
+
     :param checkpoint: a checkpoint reference, such as ``stage.output``; a list of them, such as the output of a mapped stage,
         for one snapshot of all; or an idempotence key (templated)
+    :param checks: checks of the staged rows, run before the commit (templated)
     :param checkpoint_conn_id: where to look up a bare key; a reference knows it itself
+    :param spark_conn_id: where checks run that need Spark, which is started for those only; that of the stage if None
+    :param spark_conf: Spark configuration of that session (templated)
     :returns: the reference with ``state`` ``committed`` and the member ``commit``; a list of them for a list, in its order
     """
 
-    template_fields: Sequence[str] = ("checkpoint",)
+    template_fields: Sequence[str] = ("checkpoint", "checks", "spark_conf")
+    template_fields_renderers = {"checks": "sql", "spark_conf": "json"}  # noqa: RUF012 - Airflow's own attribute
 
-    def __init__(self, *, checkpoint: Any, checkpoint_conn_id: str = "checkpoint_default", **kwargs: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        *,
+        checkpoint: Any,  # noqa: ANN401 - a reference, a list of them, a key, or an XCom that is one of those
+        checks: Sequence[CheckSpec] | None = None,
+        checkpoint_conn_id: str = "checkpoint_default",
+        spark_conn_id: str | None = None,
+        spark_conf: Mapping[str, str] | None = None,
+        **kwargs: Any,  # noqa: ANN401 - BaseOperator's
+    ) -> None:
         super().__init__(**kwargs)
+        parse_checks(checks)
         self.checkpoint = checkpoint
+        self.checks = checks
         self.checkpoint_conn_id = checkpoint_conn_id
+        self.spark_conn_id = spark_conn_id
+        self.spark_conf = spark_conf
+        self._run: CheckRun | None = None
+        self._killed = False
 
     def execute(self, context: Context) -> Reference | list[Reference]:
         """Commit, and return what was committed."""
         with airflow_errors():
             return self._execute(context)
+
+    def on_kill(self) -> None:
+        """Stop a check that is running (I12), or keep it from starting. What is staged stays."""
+        self._killed = True
+        if self._run is not None:
+            self.log.info("Stopping the checks. Nothing is committed; what is staged stays.")
+            self._run.cancel()
 
     def _execute(self, context: Context) -> Reference | list[Reference]:
         del context
@@ -57,13 +106,36 @@ class CheckpointCommitOperator(BaseOperator):
             checkpoints.append(checkpoint)
         header = checkpoints[0].header
         table = iceberg_target(checkpoints[0])
+        checks = parse_checks(self.checks)
         self.log.info("Committing %d checkpoint(s) to %s, key %s.", len(checkpoints), header.table.identifier, header.key)
-        settled = groups.commit(checkpoints, table)
+        settled = groups.commit(checkpoints, table, (lambda sealed: self._check(checks, sealed, table)) if checks else None)
         for snapshot_id in dict.fromkeys(one.commit.snapshot_id for one in settled):
             members = [one for one in settled if one.commit.snapshot_id == snapshot_id]
             self._log_outcome(snapshot_id, members)
         references = [_committed(one, pointer) for one, pointer in zip(settled, found, strict=True)]
         return references if is_list else references[0]
+
+    def _check(self, checks: Sequence[Check], sealed: Sequence[Sealed], table: IcebergTarget) -> None:
+        """Run the checks over what is about to land."""
+        rows = sum(one.seal.rows for one in sealed)
+        self.log.info("Running %d checks over %s staged rows of %s.", len(checks), f"{rows:,}", table.identifier)
+        with contextlib.ExitStack() as stack:
+
+            def session() -> SparkSession:
+                target = spark_target(self.spark_conn_id or sealed[0].header.connections.spark, self.spark_conf or {})
+                self.log.info("A check needs Spark. Starting a session on %s.", target.name)
+                return stack.enter_context(spark_session(target, f"checks {sealed[0].header.key}"))
+
+            self._run = CheckRun(checks, table, sealed, session)
+            try:
+                if self._killed:
+                    self._run.cancel()
+                self._run.run(self._report)
+            finally:
+                self._run = None
+
+    def _report(self, outcome: Outcome) -> None:
+        self.log.info("%s (%.1f s)", outcome, outcome.seconds)
 
     def _log_outcome(self, snapshot_id: int | None, members: list[groups.Settled]) -> None:
         rows, files = sum(one.seal.rows for one in members), sum(one.seal.files for one in members)

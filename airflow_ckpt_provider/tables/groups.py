@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, member_digest, now
-from airflow_ckpt_provider.checkpoint.documents import Commit, Group
+from airflow_ckpt_provider.checkpoint.documents import Commit, Group, Member
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.exceptions import (
     CheckpointMissingError,
@@ -31,11 +31,15 @@ from airflow_ckpt_provider.exceptions import (
 from airflow_ckpt_provider.tables.protocol import Landed, Sealed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import Member, Seal
+    from airflow_ckpt_provider.checkpoint.documents import Seal
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.tables.protocol import Table
+
+
+#: Looks at what is about to land in one commit, and raises to stop it.
+Audit: TypeAlias = "Callable[[Sequence[Sealed]], None]"
 
 
 class Settled(NamedTuple):
@@ -87,9 +91,11 @@ def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
             )
 
 
-def commit(checkpoints: Sequence[Checkpoint], table: Table) -> list[Settled]:
+def commit(checkpoints: Sequence[Checkpoint], table: Table, audit: Audit | None = None) -> list[Settled]:
     """Land all ``checkpoints``, each exactly once, in as few snapshots as their history allows: normally one.
 
+    :param audit: looks at what is about to land, before it is bound to a group that later commits would have to settle first;
+        again at just what lands, if that is something else by then. Raises to stop. Not called for what has landed.
     :raises NotSealedError: if one of them is not complete.
     :raises DiscardedError: if one of them was discarded.
     :raises InvalidInputError: if they belong to different tables or branches.
@@ -98,6 +104,7 @@ def commit(checkpoints: Sequence[Checkpoint], table: Table) -> list[Settled]:
     table.require_together([checkpoint.header for checkpoint in checkpoints])
     seals = {checkpoint.member: _sealed(checkpoint) for checkpoint in checkpoints}
     _require_one_snapshot(checkpoints, table)
+    audited = _Audited(audit)
     settled: dict[Member, tuple[Commit, bool]] = {}
     fresh: list[Checkpoint] = []
     verified: set[str] = set()
@@ -116,23 +123,40 @@ def commit(checkpoints: Sequence[Checkpoint], table: Table) -> list[Settled]:
         if group is None:
             fresh.append(checkpoint)
         else:
-            settled |= _settle(group, checkpoint.store, table)
+            settled |= _settle(group, checkpoint.store, table, audited)
     if fresh:
+        if audit is not None:
+            audited.look([_as_sealed(checkpoint) for checkpoint in {one.member: one for one in fresh}.values()])
         members = tuple(sorted({checkpoint.member for checkpoint in fresh}))
         # Of the first member, not of whoever is listed first: everybody who begins this group writes the same.
         stream = min(fresh, key=lambda checkpoint: checkpoint.member).header.stream
         horizon = table.horizon(fresh[0].header.table)
         group = Group(id=group_id_of(members), members=members, stream=stream, bound_at=now(), horizon=horizon)
-        settled |= _settle(group, fresh[0].store, table)
+        settled |= _settle(group, fresh[0].store, table, audited)
         for checkpoint in fresh:
             # Bound to another group by somebody else between our look and our put: that group comes first.
             bound = checkpoint.group()
             if checkpoint.member not in settled and bound is not None:
-                settled |= _settle(bound, checkpoint.store, table)
+                settled |= _settle(bound, checkpoint.store, table, audited)
     return [Settled(checkpoint, seals[checkpoint.member], *settled[checkpoint.member]) for checkpoint in checkpoints]
 
 
-def _settle(group: Group, store: CheckpointStore, table: Table) -> dict[Member, tuple[Commit, bool]]:
+class _Audited:
+    """What an audit has looked at, by member and round of its seal."""
+
+    def __init__(self, audit: Audit | None) -> None:
+        self._audit = audit
+        self._seen: set[tuple[Member, int]] = set()
+
+    def look(self, sealed: Sequence[Sealed]) -> None:
+        """Audit these, unless all of them were."""
+        these = {(Member(key=one.header.key, generation=one.header.generation), one.seal.round) for one in sealed}
+        if self._audit is not None and not these <= self._seen:
+            self._audit(sealed)
+            self._seen |= these
+
+
+def _settle(group: Group, store: CheckpointStore, table: Table, audited: _Audited) -> dict[Member, tuple[Commit, bool]]:
     """Land ``group``, once, and record it for each of its members."""
     bound = []
     for member in group.members:
@@ -151,6 +175,7 @@ def _settle(group: Group, store: CheckpointStore, table: Table) -> dict[Member, 
     outcome = table.find(group, headers)
     if outcome is None:
         sealed = [_as_sealed(checkpoint) for checkpoint in checkpoints]
+        audited.look(sealed)
         if table.changes_nothing(sealed):
             _require_nothing_earlier(checkpoints, table)
             outcome = Landed(None, now(), landed_now=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import signal
@@ -53,14 +54,16 @@ from airflow_ckpt_provider.exceptions import (
 )
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.spark.checks.check import parse_checks
-from airflow_ckpt_provider.spark.checks.rows import pending
 from airflow_ckpt_provider.spark.checks.run import CheckRun
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
+from airflow_ckpt_provider.tables import groups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
+
+    from airflow_ckpt_provider.tables.protocol import Sealed
 
 pytestmark = pytest.mark.spark
 
@@ -82,10 +85,23 @@ def no_spark() -> SparkSession:
     raise AssertionError("Spark was started")
 
 
+def about_to_land(attempts, target) -> list[Sealed]:
+    """What the commit of these attempts shows an audit. Nothing lands."""
+    shown: list[Sealed] = []
+
+    def stop(sealed: Sequence[Sealed]) -> None:
+        shown.extend(sealed)
+        raise CheckFailedError("a test")
+
+    with contextlib.suppress(CheckFailedError):
+        groups.commit([attempt.checkpoint for attempt in attempts], target, stop)
+    return shown
+
+
 def check_run(world: World, *checks, session=no_spark, attempts=(), name="shop.orders") -> CheckRun:
     """A run of checks over attempts, or else over the four files of the world, staged."""
     target = world.target(name)
-    sealed = pending([attempt.checkpoint for attempt in attempts or [world.stage(name=name)]], target)
+    sealed = about_to_land(attempts or [world.stage(name=name)], target)
     return CheckRun(parse_checks(list(checks)), target, sealed, session)
 
 
@@ -494,21 +510,21 @@ def test_only_checkpoints_that_have_not_landed_are_checked(world):
     attempts = [landed, unrecorded, fresh, fresh]
     look(world, lambda staged: staged.keys == ("file-2",) and ids_of(staged) == list(range(200, 300)), attempts=attempts)
     world.commit(fresh)
-    assert pending([attempt.checkpoint for attempt in attempts], world.target()) == []
+    assert about_to_land(attempts, world.target()) == []
 
 
 def test_what_cannot_be_committed_is_not_checked(world):
     unsealed = world.stage(splits=2)
     with pytest.raises(NotSealedError, match="'orders' is not sealed"):
-        pending([unsealed.checkpoint], world.target())
+        about_to_land([unsealed], world.target())
     discarded = one_file(world, 1)
     discarded.checkpoint.discard("a test")
     with pytest.raises(DiscardedError):
-        pending([discarded.checkpoint], world.target())
+        about_to_land([discarded], world.target())
     world.create_table("shop.others")
     other = world.stage(world.request("other"), name="shop.others")
-    with pytest.raises(InvalidInputError, match=r"shop.orders \(main\), shop.others \(main\)"):
-        pending([one_file(world, 2).checkpoint, other.checkpoint], world.target())
+    with pytest.raises(InvalidInputError, match="One commit lands in one table"):
+        about_to_land([one_file(world, 2), other], world.target())
 
 
 # -- stop -------------------------------------------------------------------------------------------------------------

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.exceptions import InvalidInputError, NotSealedError
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, ScanFile
-from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.iceberg.evolution import pinned_schema
-from airflow_ckpt_provider.tables.protocol import Sealed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,39 +13,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.spark.checks.frame import StagedFrame
     from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
-
-
-def pending(checkpoints: Sequence[Checkpoint], table: IcebergTarget) -> list[Sealed]:
-    """Those of ``checkpoints`` that have not landed, with what is staged of them.
-
-    :raises NotSealedError: if one of them is not complete.
-    :raises DiscardedError: if one of them was discarded.
-    :raises InvalidInputError: if they cannot land together.
-    """
-    headers = [checkpoint.header for checkpoint in checkpoints]
-    if len({(header.table.uuid, header.table.branch) for header in headers}) > 1:
-        names = sorted({f"{header.table.identifier} ({header.table.branch})" for header in headers})
-        raise InvalidInputError(
-            f"One commit lands in one table, but these checkpoints belong to {', '.join(names)}. Commit each alone."
-        )
-    table.require_together(headers)
-    distinct = {checkpoint.member: checkpoint for checkpoint in checkpoints}
-    return [_sealed(checkpoint) for checkpoint in distinct.values() if groups.landed(checkpoint, table) is None]
-
-
-def _sealed(checkpoint: Checkpoint) -> Sealed:
-    checkpoint.require_live()
-    seal = checkpoint.sealed()
-    plan = None if seal is None else checkpoint.plan(seal.round)
-    if seal is None or plan is None:
-        raise NotSealedError(
-            f"The checkpoint of the key {checkpoint.key.value!r} is not sealed: its stage has not finished. Let the stage succeed "
-            "(a retry writes only what is missing), then commit."
-        )
-    return Sealed(checkpoint.header, seal, plan, checkpoint.staged([split.id for split in plan.splits]))
+    from airflow_ckpt_provider.tables.protocol import Sealed
 
 
 class StagedRows:
