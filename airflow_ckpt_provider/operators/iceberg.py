@@ -21,7 +21,8 @@ from airflow_ckpt_provider.operators.identity import default_key, origin_of, res
 from airflow_ckpt_provider.operators.modes import PARAMETERS, parameters_of, require_policies, require_usable
 from airflow_ckpt_provider.sources import Files, SparkDataFrame
 from airflow_ckpt_provider.sources.transform import Transform
-from airflow_ckpt_provider.spark.attempt import WriteAttempt, WriteRequest, require_shared_store
+from airflow_ckpt_provider.spark.attempt import WriteAttempt, require_shared_store
+from airflow_ckpt_provider.spark.request import WriteRequest
 from airflow_ckpt_provider.spark.rounds import LazySession, StageRounds
 from airflow_ckpt_provider.spark.session import require_equal_pyspark
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.spark.attempt import WriteRequest
+    from airflow_ckpt_provider.spark.request import WriteRequest
 
 
 def marked(batch: pa.RecordBatch) -> pa.RecordBatch:

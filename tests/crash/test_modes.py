@@ -7,7 +7,7 @@ import signal
 import pytest
 from crash.exactly_once import assert_exactly_once, assert_files_are_known, generations, own_snapshots
 from crash.maintenance import FOREIGN, foreign_append
-from crash.scenarios import CREATE, OVERWRITE, PARTITIONED, PARTITIONS, UNPARTITIONED, WHERE
+from crash.scenarios import CREATE, OVERWRITE, PARTITIONS, UNPARTITIONED, WHERE
 from pyiceberg.table.snapshots import Operation
 
 pytestmark = pytest.mark.crash
@@ -30,7 +30,7 @@ def committed(scenario, root):
     return world, mode | REPLACE
 
 
-@pytest.mark.parametrize("scenario", [UNPARTITIONED, PARTITIONED, PARTITIONS], ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", [UNPARTITIONED, PARTITIONS], ids=lambda scenario: scenario.name)
 def test_a_replacement_killed_at_any_effect_of_stage_or_commit_replaces_once(runs, tmp_path, scenario):
     whole, again = committed(scenario, tmp_path / "whole")
     stage = runs.run(whole, again, do="stage")

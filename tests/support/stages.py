@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from airflow_ckpt_provider.spark.attempt import WriteAttempt, WriteRequest
+    from airflow_ckpt_provider.spark.attempt import WriteAttempt
+    from airflow_ckpt_provider.spark.request import WriteRequest
     from airflow_ckpt_provider.spark.stage import Progress
 
 

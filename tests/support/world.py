@@ -21,7 +21,8 @@ from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.sources.transform import Transform
-from airflow_ckpt_provider.spark.attempt import WriteAttempt, WriteRequest
+from airflow_ckpt_provider.spark.attempt import WriteAttempt
+from airflow_ckpt_provider.spark.request import WriteRequest
 from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
 

@@ -1,0 +1,163 @@
+"""Which generation of a key an attempt works on: the newest, or a new one that is bound to the table as it is now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
+from airflow_ckpt_provider.checkpoint.documents import Header, fingerprint
+from airflow_ckpt_provider.exceptions import BindingMismatchError, RestartRefusedError
+from airflow_ckpt_provider.tables import groups
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.checkpoint.documents import TableBinding
+    from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+    from airflow_ckpt_provider.spark.request import SourcePlan, WriteRequest
+    from airflow_ckpt_provider.tables.protocol import Table
+
+
+class Generations:
+    """The generations of one key, as one request sees them.
+
+    :param store: the checkpoint store.
+    :param table: the table to write to.
+    :param source_plan: asked for the columns of the rows, where the table is made or grows by them.
+    """
+
+    def __init__(self, store: CheckpointStore, table: Table, request: WriteRequest, source_plan: SourcePlan) -> None:
+        self._store = store
+        self._table = table
+        self._request = request
+        self._source_plan = source_plan
+        #: What an evolution of the table's schema changed, one readable line each.
+        self.evolved: list[str] = []
+
+    def open(self) -> Checkpoint:
+        """The generation to work on: the newest, or the next one if a restart or a replacement was asked for."""
+        request = self._request
+        latest = Checkpoint.latest(self._store, request.key)
+        if latest is None:
+            return Checkpoint.create(self._store, self._new_header(None))
+        if latest.discarded() is not None:
+            self._require_settled(latest)
+            return self._create_after(latest)
+        restart = request.restart_token is not None and not self._served(latest, request.restart_token)
+        committed = groups.landed(latest, self._table) if request.on_rerun == "replace" and self._same_table(latest) else None
+        if restart and committed is None:
+            self._discard(latest, "restart was asked for")
+            return self._create_after(latest)
+        wanted = self._wanted_header(latest)
+        changes = latest.header.differences(wanted)
+        if committed is not None and (restart or not changes or request.on_change == "restart"):
+            self._require_replaceable(latest, wanted)
+            groups.verify(latest, committed, self._table)
+            return self._create_after(latest, replaces=latest.header.generation)
+        if changes and request.on_change == "restart":
+            self._discard(latest, "; ".join(changes))
+            return self._create_after(latest)
+        latest.require_binding(wanted)
+        if latest.header.table.creation is not None and latest.group() is None:
+            self._table.require_creatable(latest.header.table)
+        return latest
+
+    def _create_after(self, latest: Checkpoint, replaces: int | None = None) -> Checkpoint:
+        """The next generation. One that takes the place of a discarded replacement replaces what that was to replace."""
+        replaces = latest.header.replaces if replaces is None else replaces
+        return Checkpoint.create(self._store, self._new_header(latest, replaces))
+
+    def _require_replaceable(self, latest: Checkpoint, wanted: Header) -> None:
+        if (latest.header.mode, latest.header.parameters) != (wanted.mode, wanted.parameters):
+            raise BindingMismatchError(
+                f"The key {latest.key.value!r} was committed with the mode {latest.header.mode!r} and other parameters, so that "
+                "its files cannot be replaced one for one. Use another idempotence key."
+            )
+
+    def _same_table(self, checkpoint: Checkpoint) -> bool:
+        return checkpoint.header.table.identifier == self._table.identifier
+
+    def _new_header(self, latest: Checkpoint | None, replaces: int | None = None) -> Header:
+        """Header of a new generation, bound to the table as it is now."""
+        request, table = self._request, self._table
+        if request.mode == "create" and replaces is None:
+            binding = table.creation(self._source_plan.output_schema(replaces), request.parameters)
+        else:
+            if request.evolve_schema:
+                self.evolved = table.evolve(self._source_plan.output_schema(replaces))
+            binding = table.binding()
+        return self._header(1 if latest is None else latest.header.generation + 1, binding, replaces)
+
+    def _wanted_header(self, latest: Checkpoint) -> Header:
+        """What the request binds the newest generation to."""
+        pinned = latest.header.table
+        if self._request.mode == "create" and pinned.creation is not None:
+            # Not created yet, or by this very write: its identity is the pinned one.
+            binding = msgspec.structs.replace(pinned, identifier=self._table.identifier, branch=self._table.branch)
+        elif self._request.mode == "create" and not self._same_table(latest):
+            binding = msgspec.structs.replace(pinned, identifier=self._table.identifier)
+        else:
+            binding = self._table.binding()
+        return self._header(latest.header.generation, binding, latest.header.replaces)
+
+    def _served(self, latest: Checkpoint, token: str) -> bool:
+        """Whether this restart opened a generation already; a newer one may belong to somebody else since."""
+        older = (Checkpoint.at(self._store, latest.key, generation) for generation in range(1, latest.header.generation))
+        return any(checkpoint.header.restart_token == token for checkpoint in (latest, *older))
+
+    def _discard(self, checkpoint: Checkpoint, why: str) -> None:
+        """Give up a generation that did not land. One that landed is not given up: its rows are in the table."""
+        sibling, mine = checkpoint.header.origin, self._request.origin
+        if sibling != mine and msgspec.structs.replace(sibling, map_index=mine.map_index) == mine:
+            raise RestartRefusedError(
+                f"The key {checkpoint.key.value!r} is used by map index {sibling.map_index} and {mine.map_index} of one mapped "
+                "task in one run, which would discard each other's work. Put something of each into idempotence_key."
+            )
+        same_table = self._same_table(checkpoint)
+        recorded = checkpoint.committed() if not same_table else groups.landed(checkpoint, self._table)
+        if recorded is None and not same_table and checkpoint.group() is not None:
+            raise RestartRefusedError(
+                f"A commit of the key {checkpoint.key.value!r} to {checkpoint.header.table.identifier} was begun. Run its commit "
+                "task first, or use another idempotence key for the other table."
+            )
+        if recorded is not None:
+            raise RestartRefusedError(
+                f"The key {checkpoint.key.value!r}, generation {checkpoint.header.generation}, is committed"
+                + (f" as snapshot {recorded.snapshot_id}" if recorded.snapshot_id else "")
+                + f" of {checkpoint.header.table.identifier}; a restart would land its rows a second time. To replace them, "
+                "clear the task with on_rerun='replace'; to have them twice, use another idempotence key."
+            )
+        checkpoint.discard(why)
+        self._require_settled(checkpoint)
+
+    def _require_settled(self, checkpoint: Checkpoint) -> None:
+        """Look a second time, after the tombstone: a commit that began in between is seen here, or sees the tombstone.
+
+        One in this table is looked for again when the newer generation is committed; one in another table is not.
+        """
+        if checkpoint.group() is None or self._same_table(checkpoint):
+            return
+        raise RestartRefusedError(
+            f"A commit of the key {checkpoint.key.value!r} to {checkpoint.header.table.identifier} was under way while it was "
+            "discarded. Use another idempotence key for the other table."
+        )
+
+    def _header(self, generation: int, binding: TableBinding, replaces: int | None) -> Header:
+        request = self._request
+        described = request.source.describe()
+        return Header(
+            key=request.key.value,
+            generation=generation,
+            created_at=now(),
+            table=binding,
+            mode=request.mode,
+            parameters=request.parameters,
+            source=described,
+            source_fingerprint=fingerprint(described),
+            transform=request.transform.name if request.transform else "",
+            transform_fingerprint=request.transform.fingerprint if request.transform else "",
+            connections=request.connections,
+            origin=request.origin,
+            restart_token=request.restart_token,
+            replaces=replaces,
+        )

@@ -1,0 +1,124 @@
+"""What a user asked a write to be, and the plan and columns of what it reads."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.sources.protocol import IncrementalSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    import pyarrow as pa
+
+    from airflow_ckpt_provider.checkpoint.documents import Connections, JsonObject, Origin, Plan
+    from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+    from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+    from airflow_ckpt_provider.sources.protocol import Source
+    from airflow_ckpt_provider.sources.transform import Transform
+    from airflow_ckpt_provider.tables.protocol import Table
+
+OnChange = Literal["fail", "restart"]
+OnRerun = Literal["reuse", "replace"]
+
+
+@dataclass(frozen=True)
+class WriteRequest:
+    """What the user asked for.
+
+    :param options: storage options of the source; hold credentials.
+    :param parameters: what the mode is told; only what the user set.
+    :param on_change: what to do if the key is bound to something else.
+    :param on_rerun: what to do if the key is committed.
+    :param evolve_schema: let the table's schema grow before the first row is staged.
+    :param sample: the first rows of a source that nothing but a Spark session can read; asked only if their columns are needed.
+    :param restart_token: identifies an explicit wish to start anew; the same token is served once.
+    """
+
+    key: IdempotenceKey
+    source: Source
+    options: Mapping[str, str]
+    transform: Transform | None
+    mode: str
+    connections: Connections
+    origin: Origin
+    parameters: JsonObject = field(default_factory=dict)
+    on_change: OnChange = "fail"
+    on_rerun: OnRerun = "reuse"
+    evolve_schema: bool = False
+    sample: Callable[[], Iterable[pa.RecordBatch]] | None = None
+    restart_token: str | None = None
+
+
+class SourcePlan:
+    """The source's plan, made once by an attempt: the first rows may be needed before there is a header to plan for.
+
+    :param table: the table to write to, which knows how far an incremental source was read.
+    """
+
+    def __init__(self, store: CheckpointStore, table: Table, request: WriteRequest) -> None:
+        self._store = store
+        self._table = table
+        self._request = request
+        self._plan: Plan | None = None
+
+    def get(self, replaces: int | None = None) -> Plan:
+        """The plan.
+
+        :param replaces: the generation that is replaced, if one is.
+        """
+        if self._plan is None:
+            self._plan = self._planned(replaces)
+        return self._plan
+
+    def output_schema(self, replaces: int | None = None) -> pa.Schema:
+        """Schema of the rows that will be staged, from the source itself or the first rows that come out of the transform.
+
+        :raises InvalidInputError: if there are no rows to tell it from.
+        """
+        request = self._request
+        plan = self.get(replaces)
+        schema = request.source.schema(plan, request.options)
+        if request.transform is None and schema is not None:
+            return schema
+        for batches in self._samples(plan):
+            for batch in batches if request.transform is None else request.transform.apply(batches):
+                return batch.schema
+        raise InvalidInputError(
+            f"The input of the key {request.key.value!r} has no rows, so that the columns of {self._table.identifier} cannot be "
+            "told from them. Create the table first and use mode='append', or wait for input."
+        )
+
+    def _planned(self, replaces: int | None) -> Plan:
+        request = self._request
+        source = request.source
+        if not isinstance(source, IncrementalSource) or not source.incremental:
+            return source.plan(request.options)
+        replaced = None if replaces is None else Checkpoint.at(self._store, request.key, replaces).plan()
+        if replaced is not None:
+            # The same increment again: what came after it belongs to later commits.
+            return replaced
+        reading = reading_of(request.origin, source.reading)
+        mark = None if request.mode == "create" else self._table.mark(reading)
+        plan = source.plan_since(request.options, mark)
+        return msgspec.structs.replace(plan, inputs=plan.inputs | {"reading": reading})
+
+    def _samples(self, plan: Plan) -> Iterator[Iterable[pa.RecordBatch]]:
+        request = self._request
+        if request.sample is not None:
+            yield request.sample()
+            return
+        reader = request.source.reader(request.options)
+        for split in plan.splits:
+            yield reader.read(split, None)
+
+
+def reading_of(origin: Origin, source: str) -> str:
+    """Who reads what, increment by increment: 16 hex digits for a task and the name of its source."""
+    return hashlib.sha256(f"{origin.dag_id}\0{origin.task_id}\0{source}".encode()).hexdigest()[:16]
