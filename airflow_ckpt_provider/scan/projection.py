@@ -92,7 +92,7 @@ class Projection:
         import pyarrow as pa
 
         elements = self._project(array.flatten(), have.element_type, want.element_type, arrow.value_type)
-        return pa.ListArray.from_arrays(_offsets(array), elements, type=arrow)
+        return pa.ListArray.from_arrays(list_offsets(array), elements, type=arrow)
 
     def _map(self, array: pa.MapArray, have: MapType, want: MapType, arrow: pa.MapType) -> pa.Array:
         import pyarrow as pa
@@ -102,7 +102,7 @@ class Projection:
         flat = pairs.flatten()
         keys = self._project(flat.field(0), have.key_type, want.key_type, arrow.key_type)
         items = self._project(flat.field(1), have.value_type, want.value_type, arrow.item_type)
-        return pa.MapArray.from_arrays(_offsets(pairs), keys, items, type=arrow)
+        return pa.MapArray.from_arrays(list_offsets(pairs), keys, items, type=arrow)
 
 
 def plain_schema(schema: Schema) -> pa.Schema:
@@ -110,10 +110,14 @@ def plain_schema(schema: Schema) -> pa.Schema:
     import pyarrow as pa
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    return pa.schema([_plain(field) for field in schema_to_pyarrow(schema, include_field_ids=False)])
+    return pa.schema([plain_field(field, bare=True) for field in schema_to_pyarrow(schema, include_field_ids=False)])
 
 
-def _plain(field: pa.Field) -> pa.Field:
+def plain_field(field: pa.Field, *, bare: bool = False) -> pa.Field:
+    """``field`` in the layout that files and batches have here: no large or view types, lists of named elements.
+
+    :param bare: without metadata, at every depth.
+    """
     import pyarrow as pa
 
     kind = field.type
@@ -122,15 +126,16 @@ def _plain(field: pa.Field) -> pa.Field:
     elif pa.types.is_large_binary(kind):
         kind = pa.binary()
     elif pa.types.is_large_list(kind) or pa.types.is_list(kind):
-        kind = pa.list_(_plain(kind.value_field))
+        kind = pa.list_(plain_field(kind.value_field, bare=bare))
     elif pa.types.is_struct(kind):
-        kind = pa.struct([_plain(member) for member in kind])
+        kind = pa.struct([plain_field(member, bare=bare) for member in kind])
     elif pa.types.is_map(kind):
-        kind = pa.map_(_plain(kind.key_field), _plain(kind.item_field))
-    return field.with_type(kind).remove_metadata()
+        kind = pa.map_(plain_field(kind.key_field, bare=bare), plain_field(kind.item_field, bare=bare))
+    field = field.with_type(kind)
+    return field.remove_metadata() if bare else field
 
 
-def _offsets(array: pa.Array) -> pa.Array:
+def list_offsets(array: pa.Array) -> pa.Array:
     """Offsets into the flattened lists, null where the list is: the array may be a slice, and null lists may hide values."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -100,8 +100,8 @@ def commit(checkpoints: Sequence[Checkpoint], table: Table, audit: Audit | None 
     :raises DiscardedError: if one of them was discarded.
     :raises InvalidInputError: if they belong to different tables or branches.
     """
-    _require_one_table(checkpoints)
     table.require_together([checkpoint.header for checkpoint in checkpoints])
+    _require_one_table(checkpoints)
     seals = {checkpoint.member: _sealed(checkpoint) for checkpoint in checkpoints}
     _require_one_snapshot(checkpoints, table)
     audited = _Audited(audit)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_ckpt_provider.scan.projection import list_offsets
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -61,22 +63,11 @@ def _show(array: pa.Array) -> pa.Array:
         members = [_show(array.field(number)) for number in range(kind.num_fields)]
         return pa.StructArray.from_arrays(members, fields=list(want), mask=array.is_null())
     if pa.types.is_list(kind):
-        return pa.ListArray.from_arrays(_offsets(array), _show(array.flatten()), type=want)
+        return pa.ListArray.from_arrays(list_offsets(array), _show(array.flatten()), type=want)
     if pa.types.is_map(kind):
         pairs = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
         flat = pairs.flatten()
-        return pa.MapArray.from_arrays(_offsets(pairs), _show(flat.field(0)), _show(flat.field(1)), type=want)
+        return pa.MapArray.from_arrays(list_offsets(pairs), _show(flat.field(0)), _show(flat.field(1)), type=want)
     if kind == pa.uuid():
         return pa.array([None if value is None else str(value) for value in array.to_pylist()], want)
     return array.cast(want)
-
-
-def _offsets(array: pa.ListArray) -> pa.Array:
-    """Offsets into the flattened lists, null where the list is: the array may be a slice, and null lists may hide values."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    lengths = pc.fill_null(pc.list_value_length(array), 0)
-    ends = pc.cumulative_sum(lengths)
-    starts = pc.if_else(array.is_null(), pa.scalar(None, pa.int32()), pc.subtract(ends, lengths))
-    return pa.concat_arrays([starts, ends[-1:] if len(ends) else pa.array([0], pa.int32())])

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.exceptions import NullInRequiredColumnError, SchemaMismatchError
+from airflow_ckpt_provider.scan.projection import plain_field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,7 @@ def write_schema(schema: Schema) -> pa.Schema:
     from pyiceberg.io.pyarrow import schema_to_pyarrow
     from pyiceberg.schema import sanitize_column_names
 
-    return pa.schema([_plain(field) for field in schema_to_pyarrow(sanitize_column_names(schema))])
+    return pa.schema([plain_field(field) for field in schema_to_pyarrow(sanitize_column_names(schema))])
 
 
 def differences(have: pa.Schema, want: pa.Schema, names: dict[str, str] | None = None) -> list[str]:
@@ -176,23 +177,6 @@ def _row_of(column: pa.Array, position: int) -> int:
     if not column.null_count:
         return position
     return int(np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))[position])
-
-
-def _plain(field: pa.Field) -> pa.Field:
-    import pyarrow as pa
-
-    kind = field.type
-    if pa.types.is_large_string(kind):
-        kind = pa.string()
-    elif pa.types.is_large_binary(kind):
-        kind = pa.binary()
-    elif pa.types.is_large_list(kind) or pa.types.is_list(kind):
-        kind = pa.list_(_plain(kind.value_field))
-    elif pa.types.is_struct(kind):
-        kind = pa.struct([_plain(member) for member in kind])
-    elif pa.types.is_map(kind):
-        kind = pa.map_(_plain(kind.key_field), _plain(kind.item_field))
-    return field.with_type(kind)
 
 
 def _type_differences(have: pa.DataType, want: pa.DataType, path: str) -> list[str]:

@@ -282,6 +282,11 @@ class IcebergTarget:
                 f"One commit lands in one way, but these checkpoints of {self.identifier} have the modes {', '.join(others)}, or "
                 "other parameters of them. Use one commit task for each."
             )
+        if len({header.key for header in headers if header.table.creation is not None}) > 1:
+            raise InvalidInputError(
+                f"{len(headers)} checkpoints cannot create one table, {self.identifier}: each has its own schema and identity. "
+                "Create it with one stage that is not mapped, and let the mapped ones append."
+            )
         if len(headers) > 1 and not mode_of(first.mode, first.parameters).together:
             raise InvalidInputError(
                 f"{len(headers)} checkpoints of {self.identifier} with the mode {first.mode!r} cannot land in one commit: each may "
