@@ -107,8 +107,12 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
 
     @property
     def stream(self) -> str:
-        """All writes of one task: 16 hex digits that stand for it. See ``Group.stream``."""
-        return hashlib.sha256(f"{self.origin.dag_id}\0{self.origin.task_id}".encode()).hexdigest()[:16]
+        """All writes of one task to one branch: 16 hex digits that stand for them. See ``Group.stream``.
+
+        Of one branch, because a commit is safe against others on its own branch only, and its history tells of no other.
+        """
+        facts = [self.origin.dag_id, self.origin.task_id, self.table.branch]
+        return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 
     def differences(self, other: Header) -> list[str]:
         """What binds this header and not ``other``, one readable line each; empty if they agree."""

@@ -109,7 +109,7 @@ class WriteAttempt:
                 self._request.source.verify([split for split in missing if split.task == READ], self._request.options)
                 return Round(len(self._plans), plan, sorted(missing, key=lambda split: -split.bytes))
             following = table.following(header, self._plans, checkpoint.staged, groups.replaced_files(checkpoint))
-            if following is None:
+            if following is None or self._landed_meanwhile():
                 return None
             self._plans.append(checkpoint.pin(following, len(self._plans) + 1))
 
@@ -124,6 +124,10 @@ class WriteAttempt:
         pinned = self.checkpoint.pin(plan)
         self._has_own_round = pinned is plan
         return pinned
+
+    def _landed_meanwhile(self) -> bool:
+        """Whether another attempt's seal has landed: what moved the table may be the commit itself."""
+        return self.checkpoint.sealed() is not None and groups.landed(self.checkpoint, self._table) is not None
 
     def _replanned(self, staged: set[str]) -> bool:
         """Open a round of this attempt's own, for sources that plan anew in each attempt; once."""
@@ -155,8 +159,11 @@ class WriteAttempt:
         )
 
     def seal(self) -> Seal:
-        """Close the checkpoint, once there is no further round."""
+        """Close the checkpoint, once there is no further round. One that has landed keeps the seal that it landed with."""
         header = self.checkpoint.header
+        sealed = self.checkpoint.sealed()
+        if sealed is not None and self._landed_meanwhile():
+            return sealed
         self._plans = self._plans or self.checkpoint.plans()
 
         def stem() -> str:

@@ -89,6 +89,11 @@ def replaced_by_partition(before: list[Row], written: list[Row]) -> list[Row]:
     return [row for row in before if _partition(row) not in gone] + written
 
 
+def updated(before: list[Row], written: list[Row]) -> list[Row]:
+    keys = {row["id"] for row in written}
+    return [row for row in before if row["id"] not in keys] + written
+
+
 def _partition(row: Row) -> tuple[Any, ...]:
     bucket = BucketTransform(2).transform(LongType())
     return row["ts"] and row["ts"].date(), bucket(row["id"]), row["region"]
@@ -149,7 +154,11 @@ MODES = [
     ),
     Mode("overwrite", replaced),
     Mode("overwrite_partitions", replaced_by_partition),
+    Mode("upsert", updated, {"upsert_keys": ["id"]}, loses=frozenset({"TableMovedError"})),
 ]
 
 #: The two ways in which a commit is swapped in: onto the head of a branch, and in place of nothing.
 SWAPS = [mode for mode in MODES if mode.name in {"append", "create"}]
+
+#: Those, and one that removes files.
+FAULTED = [mode for mode in MODES if mode.name in {"append", "create", "overwrite"}]

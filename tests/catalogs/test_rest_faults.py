@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from catalogs.landed import assert_landed, assert_nothing_landed
-from catalogs.modes import MODES, SWAPS
+from catalogs.modes import FAULTED, SWAPS
 from support.rest_catalog import AFTER, AWAY, BEFORE, REFUSED, ZOMBIE
 from support.world import World
 
@@ -55,7 +55,7 @@ def test_a_commit_that_was_not_applied_is_sent_again(world, mode, rest_server, f
     assert rest_server.commits == [f"{fault} -", "200"]
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name, indirect=True)
+@pytest.mark.parametrize("mode", FAULTED, ids=lambda mode: mode.name, indirect=True)
 def test_a_chain_of_faults_ends_in_one_snapshot(world, mode, rest_server):
     rest_server.faults.extend(["503 before", "drop before", ZOMBIE, "garbage before", "504 after"])
     landed(world, mode)

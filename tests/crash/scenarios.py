@@ -90,5 +90,16 @@ PARTITIONS = Scenario(
     (1001, 1004),
 )
 
+#: Of the rows that are there, two are updated; two new ones are inserted.
+UPSERT = Scenario(
+    "upsert",
+    2,
+    2,
+    UNPARTITIONED_PARTITION_SPEC,
+    ({"mode": "upsert", "parameters": {"upsert_keys": ["id"]}, "marked": True},),
+    range(2, 6),
+    (4, 5),
+)
+
 #: All modes but ``append``, one scenario each.
-MODES = [CREATE, OVERWRITE, WHERE, PARTITIONS]
+MODES = [CREATE, OVERWRITE, WHERE, PARTITIONS, UPSERT]

@@ -7,7 +7,7 @@ import signal
 import pytest
 from crash.exactly_once import assert_exactly_once, assert_files_are_known, generations, own_snapshots
 from crash.maintenance import FOREIGN, foreign_append
-from crash.scenarios import CREATE, OVERWRITE, PARTITIONS, UNPARTITIONED, WHERE
+from crash.scenarios import CREATE, OVERWRITE, PARTITIONS, UNPARTITIONED, UPSERT, WHERE
 from pyiceberg.table.snapshots import Operation
 
 pytestmark = pytest.mark.crash
@@ -68,7 +68,7 @@ def suspended(runs, world, scenario, effect):
 
 
 @pytest.mark.parametrize("effect", ["before commit of the table", "before close manifest list", "before put g1/group.json"])
-@pytest.mark.parametrize("scenario", [CREATE, OVERWRITE, WHERE, PARTITIONS], ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", [CREATE, OVERWRITE, WHERE, PARTITIONS, UPSERT], ids=lambda scenario: scenario.name)
 def test_a_commit_that_was_thought_dead_finds_that_another_has_landed(runs, tmp_path, scenario, effect):
     world = scenario.world(tmp_path / "world")
     zombie = suspended(runs, world, scenario, effect)

@@ -99,6 +99,11 @@ def _overwritten_partitions(before: list[Row], new: list[Row], spec: PartitionSp
     return [row for row in before if partition(row) not in gone] + new
 
 
+def _upserted(before: list[Row], new: list[Row], spec: PartitionSpec) -> list[Row]:
+    keys = {row["id"] for row in new}
+    return [row for row in before if row["id"] not in keys] + new
+
+
 @dataclass(frozen=True)
 class Mode:
     """One mode.
@@ -127,9 +132,10 @@ APPEND = Mode("append", "append", _appended)
 OVERWRITE = Mode("overwrite", "overwrite", _overwritten)
 WHERE = Mode("overwrite with a filter", "overwrite", _overwritten_where, {"overwrite_filter": FILTER}, together=False)
 PARTITIONS = Mode("overwrite_partitions", "overwrite_partitions", _overwritten_partitions)
+UPSERT = Mode("upsert", "upsert", _upserted, {"upsert_keys": ["id"]}, together=False)
 
 #: All modes that write into a table that is there.
-MODES = [APPEND, OVERWRITE, WHERE, PARTITIONS]
+MODES = [APPEND, OVERWRITE, WHERE, PARTITIONS, UPSERT]
 
 
 def world_with(root: Any, spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC, before: list[Row] = BEFORE) -> World:

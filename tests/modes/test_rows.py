@@ -136,6 +136,7 @@ EMPTY = {
     "overwrite": lambda _: [],
     "overwrite with a filter": lambda before: [row for row in before if not row["id"] < 104],
     "overwrite_partitions": lambda before: before,
+    "upsert": lambda before: before,
 }
 
 

@@ -50,6 +50,7 @@ from airflow_ckpt_provider.tables.iceberg.history import (
     summary_of,
 )
 from airflow_ckpt_provider.tables.iceberg.manifests import to_manifest_file
+from airflow_ckpt_provider.tables.iceberg.marks import remembering
 from airflow_ckpt_provider.tables.iceberg.removal import remove
 from airflow_ckpt_provider.tables.protocol import Landed
 
@@ -76,7 +77,7 @@ class Commit(NamedTuple):
     :param identity: digest of the headers of all members: tells one key in two checkpoint stores apart.
     :param manifests: all staged manifests of the group.
     :param removals: what the snapshot removes from the table, found on the base that it is built on.
-    :param properties: table properties to set in the same commit.
+    :param marks: how far sources were read, by name; stands in the snapshot's summary and is remembered in table properties.
     """
 
     group: Group
@@ -84,7 +85,7 @@ class Commit(NamedTuple):
     identity: str | None
     manifests: Sequence[StagedManifest] = ()
     removals: Callable[[Table], Sequence[Removal]] = lambda _: ()
-    properties: Mapping[str, str] = MappingProxyType({})
+    marks: Mapping[str, str] = MappingProxyType({})
 
     @property
     def snapshot_id(self) -> int:
@@ -224,7 +225,8 @@ def build(table: Table, commit: Commit) -> tuple[tuple[TableUpdate, ...], tuple[
     memory = memory_of(metadata, commit.group.stream) or begin_memory(lineage_of(metadata, commit.branch))
     sequence_number = snapshot.sequence_number or 0
     memory = memory.adding(Remembered(commit.group.id, commit.snapshot_id, snapshot.timestamp_ms, sequence_number))
-    properties = {PROPERTY_PREFIX + commit.group.stream: msgspec.json.encode(memory).decode(), **commit.properties}
+    properties = {PROPERTY_PREFIX + commit.group.stream: msgspec.json.encode(memory).decode()}
+    properties |= remembering(commit.marks, sequence_number)
     updates: tuple[TableUpdate, ...] = (
         AddSnapshotUpdate(snapshot=snapshot),
         SetSnapshotRefUpdate(snapshot_id=commit.snapshot_id, ref_name=commit.branch, type="branch"),  # type: ignore[call-arg]
@@ -277,13 +279,14 @@ def _snapshot(table: Table, commit: Commit) -> Snapshot:
     own = {name: str(value) for name, value in facts.items() if value or name == "added-records"}
     if commit.identity is not None:
         own[SUMMARY_IDENTITY] = commit.identity
+    own |= {**commit.marks, **summary_of(commit.group)}
     return Snapshot(
         snapshot_id=commit.snapshot_id,
         parent_snapshot_id=parent_id,
         manifest_list=path,
         sequence_number=sequence_number,
         summary=update_snapshot_summaries(
-            Summary(operation=Operation.OVERWRITE if removed.facts else Operation.APPEND, **own, **summary_of(commit.group)),
+            Summary(operation=Operation.OVERWRITE if removed.facts else Operation.APPEND, **own),
             parent.summary if parent else None,
         ),
         schema_id=metadata.current_schema_id,

@@ -35,7 +35,7 @@ from airflow_ckpt_provider.tables.iceberg.fit import require_fit, write_schema
 from airflow_ckpt_provider.tables.iceberg.history import MAIN
 from airflow_ckpt_provider.tables.iceberg.landing import head_id, require_unread
 from airflow_ckpt_provider.tables.iceberg.manifests import FORMAT_VERSION, StagedManifest
-from airflow_ckpt_provider.tables.iceberg.marks import mark_of, marks_of, require_marks
+from airflow_ckpt_provider.tables.iceberg.marks import mark_of, marks_of, moves_mark, require_marks
 from airflow_ckpt_provider.tables.iceberg.merging import merge, worth_merging
 from airflow_ckpt_provider.tables.iceberg.modes import mode_of
 from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts
@@ -184,7 +184,7 @@ class IcebergTarget:
 
     def mark(self, stream: str) -> JsonObject | None:
         """How far the stream's last commit has read its source; see ``Table.mark``."""
-        return mark_of(self.load().metadata, stream)
+        return mark_of(self.load().metadata, stream, self.branch)
 
     def check_fit(self, rows: pa.Schema, binding: TableBinding) -> None:
         """Refuse rows of this schema, listing every difference."""
@@ -298,9 +298,9 @@ class IcebergTarget:
         return all(mode_of(header.mode, header.parameters).additive for header in headers)
 
     def changes_nothing(self, sealed: Sequence[Sealed]) -> bool:
-        """Whether these add and remove nothing. A table is created even if it has no rows."""
+        """Whether these add and remove nothing. A table is created even if it has no rows, and a mark is carried on."""
         first = sealed[0].header
-        if first.table.creation is not None or mode_of(first.mode, first.parameters).replaces:
+        if first.table.creation is not None or mode_of(first.mode, first.parameters).replaces or moves_mark(sealed):
             return False
         return not any(one.seal.rows or one.replaced or any(record.replaces for record in one.staged) for one in sealed)
 
