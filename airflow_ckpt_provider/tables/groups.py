@@ -214,8 +214,9 @@ def _require_nothing_earlier(checkpoints: Sequence[Checkpoint], table: Table) ->
     """What is checked before a swap, for checkpoints without rows, which make none."""
     for checkpoint in checkpoints:
         for group in _earlier_groups(checkpoint):
+            members = [Checkpoint.at(checkpoint.store, IdempotenceKey(member.key), member.generation) for member in group.members]
             with contextlib.suppress(RolledBackError):
-                if table.find(group, [checkpoint.header]) is not None:
+                if table.find(group, [member.header for member in members]) is not None:
                     _refuse(group.id, checkpoints)
 
 

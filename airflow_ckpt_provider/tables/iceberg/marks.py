@@ -67,8 +67,8 @@ def mark_of(metadata: TableMetadata, reading: str, branch: str) -> JsonObject | 
         return None
     raise RolledBackError(
         f"The last commit of this task has read its source up to {_place(remembered.mark)}, and it was rolled back; up to where "
-        f"the commits before it have read cannot be told, because the table's snapshots up to sequence number {lineage.reaches} are "
-        "expired. To begin anew, give the task another task_id: its first run reads the whole source, so write it with "
+        f"the commits before it have read cannot be told, because the snapshots up to number {lineage.reaches} are expired. "
+        "To begin anew, give the task another task_id: its first run reads the whole source, so write it with "
         "mode='overwrite'."
     )
 
