@@ -7,21 +7,22 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import against_spark, checkpoint_cost, commit, memory, retry
+from benchmarks import against_spark, bounded, checkpoint_cost, commit, history, memory, overwrite, retry, scale, upsert
 from benchmarks.lineitem import lineitem
 from benchmarks.report import Report
 from benchmarks.stage import session
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
-SECTIONS = "abcde"
+SECTIONS = "abcdefghij"
 
 
 def main() -> int:
     """Run the command; the exit status is 1 if a target was missed."""
     options = _options()
     options.cache.mkdir(parents=True, exist_ok=True)
-    files = {scale: lineitem(options.cache, scale) for scale in sorted({options.scale, options.large_scale})}
+    wanted = {options.scale, options.large_scale} if set("abcdj") & set(options.only) else set()
+    files = {one: lineitem(options.cache, one) for one in sorted(wanted)}
     report = Report("python -m benchmarks" + "".join(f" {word}" for word in sys.argv[1:]))
     _with_spark(options, files, report)
     if "b" in options.only:
@@ -34,12 +35,35 @@ def main() -> int:
     if "e" in options.only:
         report.begin("(e) the commit of many files")
         report.add(commit.measure(options.cache, options.files // 100, 100, options.repeats), commit.NOTE)
+    _at_scale(options, files, report)
     report.begin("done")
     text = report.markdown()
     print("\n" + text)
     if options.output:
         options.output.write_text(text)
     return 0 if all(line.met for line in report.lines) else 1
+
+
+def _at_scale(options: argparse.Namespace, files: dict[float, Path], report: Report) -> None:
+    """What is measured of large writes and large tables, in processes of their own."""
+    cache, only, many = options.cache, options.only, options.many_files
+    if "f" in only:
+        report.begin("(f) an upsert")
+        report.add(upsert.measure(cache, options.upsert_rows, options.limit, options.address_space << 30), upsert.NOTE)
+    if "g" in only:
+        report.begin("(g) an overwrite of many files")
+        report.add(overwrite.measure(cache, many, max(options.repeats // 3, 1)), overwrite.NOTE)
+    sections = "".join(section for section in "hi" if section in only)
+    if sections:
+        report.begin("(h), (i) very many staged files")
+        notes = {"h": scale.COMMIT_NOTE, "i": scale.NOTE}
+        report.add(scale.measure(cache, many, many // 10, options.repeats, sections), *(notes[section] for section in sections))
+    if "i" in only:
+        report.begin("(i) a commit onto a long history")
+        report.add(history.measure(cache, many, options.snapshots, options.repeats), history.NOTE)
+    if "j" in only:
+        report.begin("(j) an append in bounded memory")
+        report.add(bounded.measure(cache, files[options.large_scale], options.large_scale), bounded.NOTE)
 
 
 def _with_spark(options: argparse.Namespace, files: dict[float, Path], report: Report) -> None:
@@ -64,6 +88,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--large-scale", type=float, default=3, help="scale that memory is compared at (default: 3)")
     parser.add_argument("--repeats", type=int, default=3, help="measured pairs of each comparison (default: 3)")
     parser.add_argument("--files", type=int, default=10_000, help="files of the measured commit, in hundreds (default: 10000)")
+    parser.add_argument(
+        "--upsert-rows", type=int, default=2_000_000, help="rows of the upsert's table; full size is 10000000 (default: 2000000)"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=60, help="seconds that another tool may take for one upsert; full size: 300 (default: 60)"
+    )
+    parser.add_argument("--address-space", type=int, default=16, help="GiB that another tool may allocate for it (default: 16)")
+    parser.add_argument("--many-files", type=int, default=100_000, help="files of (g), (h) and (i) (default: 100000)")
+    parser.add_argument("--snapshots", type=int, default=5_000, help="snapshots of the long history of (i) (default: 5000)")
     parser.add_argument("--only", default=SECTIONS, help=f"sections to run, some of {SECTIONS} (default: all)")
     parser.add_argument(
         "--cache",
@@ -75,8 +108,10 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if not set(options.only) <= set(SECTIONS):
         parser.error(f"--only {options.only}: the sections are {SECTIONS}")
-    if options.scale >= options.large_scale or options.repeats < 1 or options.files < 100:
-        parser.error("--scale must be below --large-scale, --repeats at least 1, --files at least 100")
+    if options.scale >= options.large_scale or options.repeats < 1 or min(options.files, options.many_files) < 100:
+        parser.error("--scale must be below --large-scale, --repeats at least 1, --files and --many-files at least 100")
+    if options.upsert_rows < min(upsert.SIZES):
+        parser.error(f"--upsert-rows must be at least {min(upsert.SIZES)}")
     if options.output is None and set(options.only) == set(SECTIONS):
         options.output = RESULTS
     return options

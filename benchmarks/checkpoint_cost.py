@@ -6,7 +6,6 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from pyiceberg.io import load_file_io
 from pyiceberg.table.locations import load_location_provider
 
 from airflow_ckpt_provider.sources import Files
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
+
+    from airflow_ckpt_provider.tables.protocol import Writer
 
 NOTE = (
     "(b) One process, no Spark, split by split, the side that goes first alternating. With: opening the checkpoint, header, pinned "
@@ -41,10 +42,10 @@ class PlainWriter(IcebergWriter):
 
     def write_files(self, batches: Iterable[pa.RecordBatch], stem: str) -> int:
         """Write the rows of one split; their number is returned."""
-        io = load_file_io(self._io_properties, self._location)
-        locations = load_location_provider(self._location, self._properties)
-        files = RollingFiles(io, locations, self._schema, self._spec.spec_id, self._properties, stem)
-        for chunk in self._chunks(batches):
+        facts = self.facts
+        locations = load_location_provider(facts.location, facts.properties)
+        files = RollingFiles(facts.io(), locations, facts.schema, facts.spec.spec_id, facts.properties, stem)
+        for chunk in self.chunks(batches):
             files.write(None, chunk)
         return sum(file.record_count for file in files.close())
 
@@ -76,8 +77,8 @@ def measure(cache: Path, data: Path, scale: float, repeats: int) -> list[Line]:
             ours, other = _Clock(), _Clock()
             with ours:
                 attempt = here.attempt(here.key(), source, "lineitem")
-                plan = attempt.plan()
-                missing = attempt.missing(plan)
+                found = attempt.next_round()
+                missing = found.missing if found else []
                 work = attempt.begin("benchmark", 1)
             with other:
                 source.plan({})
@@ -93,7 +94,7 @@ def measure(cache: Path, data: Path, scale: float, repeats: int) -> list[Line]:
                         with other:
                             plain.write_files(reader.read(split, plain.schema), f"plain-{split.id}")
             with ours:
-                seal = attempt.seal(plan)
+                seal = attempt.seal()
             if seal.rows != rows:
                 raise RuntimeError(f"{seal.rows} rows were staged, not {rows}.")
             here.clear()
@@ -114,7 +115,7 @@ def measure(cache: Path, data: Path, scale: float, repeats: int) -> list[Line]:
     ]
 
 
-def _plain(writer: object) -> PlainWriter:
-    plain = PlainWriter.__new__(PlainWriter)
-    plain.__dict__.update(writer.__dict__)
-    return plain
+def _plain(writer: Writer) -> PlainWriter:
+    if not isinstance(writer, IcebergWriter):
+        raise TypeError("An append has a plain writer.")
+    return PlainWriter(writer.facts)

@@ -10,10 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, StringType
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.sources import Files
@@ -21,9 +17,10 @@ from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
 from benchmarks.report import Line, spread
 from benchmarks.stage import place
+from benchmarks.synthetic import SCHEMA, SPEC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pyiceberg.manifest import DataFile
@@ -39,15 +36,10 @@ NOTE = (
     "(`add_files`). Equal empty tables, one catalog (SQLite), opened before. One warm-up, then alternating."
 )
 
-_SCHEMA = Schema(
-    NestedField(1, "part", IntegerType(), required=True),
-    NestedField(2, "id", LongType(), required=True),
-    NestedField(3, "value", DoubleType()),
-    NestedField(4, "name", StringType()),
-)
-_WAYS = ("fast_append", "add_files")
+#: What the time of the existence checks is counted under.
+CHECKS = "existence checks"
 
-_SPEC = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "part"))
+WAYS = ("fast_append", "add_files")
 
 
 class _TimedTarget(IcebergTarget):
@@ -58,7 +50,7 @@ class _TimedTarget(IcebergTarget):
         self.spent: dict[str, float] = defaultdict(float)
 
     def require_files(self, *args: Any) -> None:
-        with _timed(self.spent, "existence checks"):
+        with _timed(self.spent, CHECKS):
             super().require_files(*args)
 
     def commit(self, *args: Any) -> Any:
@@ -79,30 +71,35 @@ def measure(cache: Path, splits: int, partitions: int, repeats: int) -> list[Lin
     files = splits * partitions
     with place(cache) as here:
         print(f"Staging {files:,} small files ...", flush=True)
-        table = here.create_table("staged", _SCHEMA, _SPEC)
+        table = here.create_table("staged", SCHEMA, SPEC)
         key = _stage(here, splits, partitions)
         empty = table.metadata_location
         seconds: dict[str, list[float]] = defaultdict(list)
         for number in range(repeats + 1):
-            spent = _ours(here, key, files)
-            data_files = _data_files(here.catalog.load_table("bench.staged"))
-            _forget(here, key, empty)
-            spent |= _theirs(here, data_files, number)
+            spent = ours(here, key, files)
+            added = data_files(here.catalog.load_table("bench.staged"))
+            forget(here, key, empty)
+            spent |= theirs(here, added, number, WAYS)
             if number:
                 for part, value in spent.items():
                     seconds[part].append(value)
+    return lines("(e)", f"{files:,} staged files in {splits} splits", seconds, WAYS, 0.2)
+
+
+def lines(section: str, what: str, seconds: Mapping[str, Sequence[float]], ways: Sequence[str], target: float) -> list[Line]:
+    """One line for each of pyiceberg's ways, of the seconds that ``ours`` and ``theirs`` have counted."""
     parts = "; ".join(f"{part} {1000 * statistics.median(values):.0f} ms" for part, values in seconds.items() if part[0] != "=")
     return [
         Line(
-            f"(e) commit of {files:,} staged files in {splits} splits",
+            f"{section} commit of {what}",
             f"{spread(seconds['=ours'], 3)} s: {parts}",
             f"pyiceberg `{way}` {spread(seconds[f'={way}'], 3)} s",
             statistics.median(seconds["=ours"]),
-            0.2,
+            target,
             unit="s",
             ratio=statistics.median(mine / theirs for mine, theirs in zip(seconds["=ours"], seconds[f"={way}"], strict=True)),
         )
-        for way in _WAYS
+        for way in ways
     ]
 
 
@@ -120,15 +117,15 @@ def _stage(here: Place, splits: int, partitions: int) -> IdempotenceKey:
         pq.write_table(pa.table(rows), folder / f"{number:05d}.parquet")
     key = here.key()
     attempt = here.attempt(key, Files(str(folder), max_split_bytes=1), "staged")
-    plan = attempt.plan()
+    found = attempt.next_round()
     work = attempt.begin("benchmark", 1)
-    for split in attempt.missing(plan):
+    for split in found.missing if found else []:
         work.run(split, "0")
-    attempt.seal(plan)
+    attempt.seal()
     return key
 
 
-def _ours(here: Place, key: IdempotenceKey, files: int) -> dict[str, float]:
+def ours(here: Place, key: IdempotenceKey, files: int) -> dict[str, float]:
     """Seconds in all, and in each part."""
     target = _TimedTarget(here.catalog, "bench.staged")
     spent: dict[str, float] = defaultdict(float)
@@ -141,33 +138,34 @@ def _ours(here: Place, key: IdempotenceKey, files: int) -> dict[str, float]:
     return spent | target.spent
 
 
-def _theirs(here: Place, files: Sequence[DataFile], number: int) -> dict[str, float]:
+def theirs(here: Place, added: Sequence[DataFile], number: int, ways: Sequence[str]) -> dict[str, float]:
     """Seconds of each of pyiceberg's ways, on a new table each."""
     spent: dict[str, float] = defaultdict(float)
     catalog = here.catalog
-    for way in _WAYS:
-        name = here.create_table(f"{way}_{number}", _SCHEMA, _SPEC).name()
+    for way in ways:
+        name = here.create_table(f"{way}_{number}", SCHEMA, SPEC).name()
         with _timed(spent, f"={way}"):
             table = catalog.load_table(name)
             if way == "add_files":
-                table.add_files([file.file_path for file in files], check_duplicate_files=False)
+                table.add_files([file.file_path for file in added], check_duplicate_files=False)
             else:
                 with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
-                    for file in files:
+                    for file in added:
                         append.append_data_file(file)
         snapshot = catalog.load_table(name).current_snapshot()
-        if snapshot is None or snapshot.summary is None or snapshot.summary["added-data-files"] != str(len(files)):
-            raise RuntimeError(f"{len(files)} files must have landed by {way}.")
+        if snapshot is None or snapshot.summary is None or snapshot.summary["added-data-files"] != str(len(added)):
+            raise RuntimeError(f"{len(added)} files must have landed by {way}.")
     return spent
 
 
-def _data_files(table: Table) -> list[DataFile]:
+def data_files(table: Table) -> list[DataFile]:
+    """All live files of a table."""
     snapshot = table.current_snapshot()
     manifests = snapshot.manifests(table.io) if snapshot else []
     return [entry.data_file for manifest in manifests for entry in manifest.fetch_manifest_entry(table.io)]
 
 
-def _forget(here: Place, key: IdempotenceKey, metadata: str) -> None:
+def forget(here: Place, key: IdempotenceKey, metadata: str) -> None:
     """Undo the commit: the catalog points to the table's first metadata again, the store does not know of the commit."""
     catalog = here.catalog
     catalog.drop_table("bench.staged")

@@ -6,7 +6,7 @@ import gc
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.sources.files.source import DEFAULT_SPLIT_BYTES
+from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES
 from benchmarks.lineitem import SCHEMA, rows_of
 from benchmarks.processes import peak_worker_mib
 from benchmarks.report import Line

@@ -1,4 +1,4 @@
-"""CPU time and memory of this process with everything it started: the JVM, Spark's Python daemon and its workers.
+"""CPU time and memory of a process with everything it started: the JVM, Spark's Python daemon and its workers.
 
 Reads ``/proc``, so it runs on Linux only.
 """
@@ -21,7 +21,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def cpu_seconds() -> float:
     """User and system time of this process and all its descendants, with those that have ended and were waited for."""
     ticks = 0
-    for pid in _tree():
+    for pid in tree():
         with suppress(FileNotFoundError, ProcessLookupError):
             fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
             # utime, stime, and cutime, cstime: those of children that were waited for.
@@ -51,23 +51,51 @@ def peak_worker_mib() -> Iterator[list[float]]:
         watcher.join()
 
 
-def _tree() -> list[int]:
+def tree(root: int | None = None) -> list[int]:
+    """A process, this one if none is given, and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
             with suppress(FileNotFoundError, ProcessLookupError):
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
                 children.setdefault(parent, []).append(int(entry.name))
-    found = [os.getpid()]
+    found = [os.getpid() if root is None else root]
     for pid in found:
         found += children.get(pid, [])
     return found
 
 
+def tree_mib(root: int) -> tuple[float, float]:
+    """Memory of a process with its descendants, in MiB: of all, and of all but the JVM.
+
+    Proportional set sizes: memory that forked processes share is counted once.
+    """
+    everything = java = 0.0
+    for pid in tree(root):
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            mib = _proportional_mib(pid)
+            everything += mib
+            if (_PROC / str(pid) / "comm").read_text().strip() == "java":
+                java += mib
+    return everything, everything - java
+
+
+def high_water_mib() -> float:
+    """The highest resident size that this process has reached, in MiB."""
+    return _high_water_mib(os.getpid())
+
+
+def _proportional_mib(pid: int) -> float:
+    for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
 def _workers() -> list[int]:
     """Spark forks its workers from a daemon, so they share its command line."""
     found = []
-    for pid in _tree():
+    for pid in tree():
         with suppress(FileNotFoundError, ProcessLookupError):
             if b"pyspark.daemon" in (_PROC / str(pid) / "cmdline").read_bytes():
                 found.append(pid)

@@ -96,7 +96,7 @@ class Report:
 def _number(value: float, unit: str) -> str:
     if unit == "%":
         return f"{value:.1%}"
-    return f"{value:.3g}x" if unit == "x" else f"{value:.3g} {unit}"
+    return f"{value:.3g}x" if unit == "x" else f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:

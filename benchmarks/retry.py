@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from airflow_ckpt_provider.spark.attempt import WriteAttempt
     from benchmarks.stage import Place
 
 #: Share of the splits that the retry finds staged, and the number of splits aimed at; row groups are not cut.
@@ -72,16 +73,21 @@ def _run(spark: SparkSession, here: Place, source: Files, rows: int, *, staged: 
     key = here.key()
     if staged:
         first = here.attempt(key, source, "lineitem")
-        stage_on_spark(spark, first, stop_after=math.ceil(staged * len(first.plan().splits)))
+        stage_on_spark(spark, first, stop_after=math.ceil(staged * _splits(first)[0]))
     before = here.written()
     start = time.perf_counter()
     attempt = here.attempt(key, source, "lineitem")
-    plan = attempt.plan()
-    left = len(attempt.missing(plan)) if staged else len(plan.splits)
+    splits, left = _splits(attempt)
     seal = stage_on_spark(spark, attempt)
     seconds = time.perf_counter() - start
     if seal is None or seal.rows != rows:
         raise RuntimeError(f"{seal} must have {rows} rows.")
     after = here.written()
     here.clear()
-    return seconds, sum(after[path] for path in after.keys() - before.keys()), len(plan.splits), left
+    return seconds, sum(after[path] for path in after.keys() - before.keys()), splits, left
+
+
+def _splits(attempt: WriteAttempt) -> tuple[int, int]:
+    """Splits planned, and those of them left to stage."""
+    found = attempt.next_round()
+    return (len(found.plan.splits), len(found.missing)) if found else (0, 0)

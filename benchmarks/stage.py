@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,8 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from airflow_ckpt_provider.checkpoint.documents import Connections, Origin
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-from airflow_ckpt_provider.spark.attempt import WriteAttempt, WriteRequest
+from airflow_ckpt_provider.spark.attempt import WriteAttempt
+from airflow_ckpt_provider.spark.request import WriteRequest
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
 from airflow_ckpt_provider.spark.stage import StageRun
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
@@ -47,13 +49,13 @@ _CONNECTIONS = Connections(table="iceberg_default", spark="spark_default", check
 class Place:
     """A catalog, a warehouse and a store in one folder.
 
-    :param root: an empty folder.
+    :param root: an empty folder, or the one of a place that another process has filled.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.warehouse = root / "warehouse"
-        self.warehouse.mkdir()
+        self.warehouse.mkdir(exist_ok=True)
         self.store = CheckpointStore.at(str(root / "store"))
         self._keys = itertools.count()
 
@@ -72,10 +74,20 @@ class Place:
         """A key that was not used before."""
         return IdempotenceKey(f"benchmark-{next(self._keys)}")
 
-    def attempt(self, key: IdempotenceKey, source: Files, table: str) -> WriteAttempt:
-        """A new attempt, as the operator opens one."""
+    def attempt(self, key: IdempotenceKey, source: Files, table: str, mode: str = "append", **parameters: object) -> WriteAttempt:
+        """A new attempt, as the operator opens one.
+
+        :param parameters: those of the mode.
+        """
         request = WriteRequest(
-            key=key, source=source, options={}, transform=None, mode="append", connections=_CONNECTIONS, origin=_ORIGIN
+            key=key,
+            source=source,
+            options={},
+            transform=None,
+            mode=mode,
+            parameters=parameters,
+            connections=_CONNECTIONS,
+            origin=_ORIGIN,
         )
         return WriteAttempt(self.store, IcebergTarget(self.catalog, f"bench.{table}"), request)
 
@@ -89,17 +101,25 @@ class Place:
             path.unlink()
 
 
-def stage_on_spark(spark: SparkSession, attempt: WriteAttempt, *, stop_after: int | None = None) -> Seal | None:
+def stage_on_spark(
+    spark: SparkSession, attempt: WriteAttempt, *, stop_after: int | None = None, rounds: list[tuple[int, float]] | None = None
+) -> Seal | None:
     """All that the stage operator does between a started session and its reference.
 
     :param stop_after: stage that many of the missing splits only and do not seal, as a killed attempt leaves it.
+    :param rounds: gets the splits and seconds of each round.
     """
-    plan = attempt.plan()
-    missing = attempt.missing(plan)
-    work = attempt.begin("benchmark", 1)
-    todo = missing[:stop_after]
-    StageRun(spark, attempt.checkpoint, work, todo, len(plan.splits) - len(missing)).run(lambda _: None)
-    return attempt.seal(plan) if len(todo) == len(missing) else None
+    start = time.perf_counter()
+    while (found := attempt.next_round()) is not None:
+        work = attempt.begin("benchmark", 1)
+        todo = found.missing[:stop_after]
+        StageRun(spark, attempt.checkpoint, work, todo, len(found.plan.splits) - len(found.missing)).run(lambda _: None)
+        if len(todo) < len(found.missing):
+            return None
+        if rounds is not None:
+            rounds.append((len(todo), time.perf_counter() - start))
+            start = time.perf_counter()
+    return attempt.seal()
 
 
 def session() -> AbstractContextManager[SparkSession]:
