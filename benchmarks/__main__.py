@@ -89,10 +89,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="measured pairs of each comparison (default: 3)")
     parser.add_argument("--files", type=int, default=10_000, help="files of the measured commit, in hundreds (default: 10000)")
     parser.add_argument(
-        "--upsert-rows", type=int, default=2_000_000, help="rows of the upsert's table; full size is 10000000 (default: 2000000)"
+        "--upsert-rows", type=int, default=1_000_000, help="rows of the upsert's table; full size is 10000000 (default: 1000000)"
     )
     parser.add_argument(
-        "--limit", type=float, default=60, help="seconds that another tool may take for one upsert; full size: 300 (default: 60)"
+        "--limit", type=float, default=60, help="seconds that another tool may take for one upsert; full size: 1200 (default: 60)"
     )
     parser.add_argument("--address-space", type=int, default=16, help="GiB that another tool may allocate for it (default: 16)")
     parser.add_argument("--many-files", type=int, default=100_000, help="files of (g), (h) and (i) (default: 100000)")

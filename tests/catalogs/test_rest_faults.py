@@ -98,7 +98,7 @@ def test_a_try_that_gives_up_looks_into_the_table_a_last_time(world, mode, rest_
     landed(world, mode)
 
 
-def test_a_catalog_that_goes_away_with_its_answer_fails_the_try_and_the_retry_finds_the_commit(world, mode, rest_server):
+def test_a_catalog_that_goes_away_with_its_answer_fails_the_try_and_the_retry_finds_the_commit(world, mode, rest_server, impatient):
     rest_server.faults.append(AWAY)
     attempt = mode.stage(world)
     with pytest.raises(RetryableError, match=r"shop\.orders"):
