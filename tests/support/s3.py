@@ -8,11 +8,13 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 import boto3
 import pytest
 from botocore.config import Config
+from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
 if TYPE_CHECKING:
@@ -50,11 +52,23 @@ class Bucket(NamedTuple):
 def s3_endpoint() -> Iterator[str]:
     """URL of the server; its port is free because the system chose it."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    _put_atomically()
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
     server.stop()
+
+
+def _put_atomically() -> None:
+    """Let the server check a condition and put in one step, as S3 promises: moto's threads do it in two."""
+    lock, put = threading.Lock(), S3Response.put_object
+
+    def atomically(self: S3Response) -> object:
+        with lock:
+            return put(self)
+
+    S3Response.put_object = atomically
 
 
 @pytest.fixture
