@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.sources.protocol import IncrementalSource
 
 if TYPE_CHECKING:
@@ -77,10 +76,10 @@ class SourcePlan:
             self._plan = self._planned(replaces)
         return self._plan
 
-    def output_schema(self, replaces: int | None = None) -> pa.Schema:
+    def output_schema(self, replaces: int | None = None) -> pa.Schema | None:
         """Schema of the rows that will be staged, from the source itself or the first rows that come out of the transform.
 
-        :raises InvalidInputError: if there are no rows to tell it from.
+        :returns: None if there are no rows to tell it from.
         """
         request = self._request
         plan = self.get(replaces)
@@ -90,10 +89,7 @@ class SourcePlan:
         for batches in self._samples(plan):
             for batch in batches if request.transform is None else request.transform.apply(batches):
                 return batch.schema
-        raise InvalidInputError(
-            f"The input of the key {request.key.value!r} has no rows, so that the columns of {self._table.identifier} cannot be "
-            "told from them. Create the table first and use mode='append', or wait for input."
-        )
+        return None
 
     def _planned(self, replaces: int | None) -> Plan:
         request = self._request

@@ -107,6 +107,16 @@ def test_narrower_rows_do_not_narrow_the_table(tmp_path):
     assert schema.find_field("day").field_type == DateType()
 
 
+def test_input_without_rows_leaves_the_table_as_it_is(tmp_path):
+    world = world_with(tmp_path)
+    put(world)
+    before = world.table().metadata_location
+    attempt = world.stage(world.request(evolve_schema=True))
+    assert attempt.evolved == []
+    world.commit(attempt)
+    assert world.table().metadata_location == before
+
+
 def test_a_retry_does_not_grow_it_again(tmp_path):
     world = world_with(tmp_path)
     put_table(world, wider())
