@@ -118,8 +118,11 @@ def of_open(play: Play, write: Write, *, restart: bool, replace: bool, mode: str
 
 
 def _new(write: Write, table: Table | None, due: Due, *, replaces: bool) -> Due:
-    if write.mode == "create" and not replaces and table is not None:
-        due.must.add(refusals.TableExistsError)
+    if write.mode == "create" and not replaces:
+        if table is not None:
+            due.must.add(refusals.TableExistsError)
+        if not any(write.files):
+            due.must.add(refusals.InvalidInputError)
     return due
 
 

@@ -44,11 +44,19 @@ MODES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("upsert", {"upsert_keys": ["id"], "when_not_matched": "ignore"}),
 )
 
+#: What happens to one write, and to its table meanwhile; some of it more often.
+ACTS = (
+    "open", "open", "advance", "advance", "finish", "stage", "stage", "restart", "replace", "replace", "commit", "commit", "commit",
+    "commit", "killed_after", "killed_after", "killed_before", "applied_later", "apply", "lose", "append", "append", "delete",
+    "overwrite", "compact", "column", "expire", "roll back", "forget",
+)  # fmt: skip
+
 #: Keys of one history; more of them would only dilute it.
-MOST_WRITES = 6
+MOST_WRITES = 4
 
 picks = st.integers(0, 11)
 ids = st.lists(st.integers(0, 9), max_size=4, unique=True)
+some_acts = st.lists(st.tuples(st.sampled_from(ACTS), picks), min_size=2, max_size=10)
 maybe_faults = st.sampled_from([None, None, None, *FAULTS[:-2]])
 kinds = st.sampled_from(["k0", "k1", None])
 
@@ -70,7 +78,7 @@ class Histories(RuleBasedStateMachine):
             patch.start()
         self.tokens = 0
 
-    @initialize(spec=st.sampled_from(SPECS), seed=ids)
+    @initialize(spec=st.sampled_from(SPECS), seed=st.lists(st.integers(0, 9), max_size=6, unique=True))
     def begin(self, spec: PartitionSpec, seed: list[int]) -> None:
         self.play = Play(self.root, spec)
         if seed:
@@ -89,6 +97,7 @@ class Histories(RuleBasedStateMachine):
         wrong=st.integers(0, 6),
         fault=maybe_faults,
         mapped=st.integers(0, 3),
+        acts=some_acts,
     )
     def write_files(
         self,
@@ -100,6 +109,7 @@ class Histories(RuleBasedStateMachine):
         wrong: int,
         fault: str | None,
         mapped: int,
+        acts: list[tuple[str, int]],
     ) -> None:
         name, parameters = mode
         if name == "overwrite_partitions" and wrong < 6 and self.play.world.table().spec().is_unpartitioned():
@@ -117,20 +127,22 @@ class Histories(RuleBasedStateMachine):
             writes.append(write)
         if fault is not None and all(write.generations for write in writes):
             self.play.commit([(write, write.latest) for write in writes], fault)
+        for act, number in acts:
+            self._act(writes[-1], act, number)
 
     @precondition(lambda self: len(self.play.writes) < MOST_WRITES)
-    @rule(mode=st.sampled_from(MODES[:3] + MODES[5:7]), source=st.sampled_from(["landing", "self"]), fault=maybe_faults)
-    def write_table(self, mode: tuple[str, dict[str, Any]], source: str, fault: str | None) -> None:
+    @rule(mode=st.sampled_from(MODES[:3] + MODES[5:7]), source=st.sampled_from(["landing", "self"]), acts=some_acts)
+    def write_table(self, mode: tuple[str, dict[str, Any]], source: str, acts: list[tuple[str, int]]) -> None:
         write = self.play.begin(Write(f"w{len(self.play.writes)}", *mode, source, ORDERS, "main"))
-        self._begin(write, fault)
+        self._begin(write, acts)
 
     @precondition(lambda self: len(self.play.writes) < MOST_WRITES)
-    @rule(mode=st.sampled_from([MODES[0], MODES[5]]), more=ids, fault=maybe_faults)
-    def write_increment(self, mode: tuple[str, dict[str, Any]], more: list[int], fault: str | None) -> None:
+    @rule(mode=st.sampled_from([MODES[0], MODES[5]]), more=ids, acts=some_acts)
+    def write_increment(self, mode: tuple[str, dict[str, Any]], more: list[int], acts: list[tuple[str, int]]) -> None:
         if more:
             self.append_foreign(LANDING, more, "k1")
         write = self.play.begin(Write(f"w{len(self.play.writes)}", *mode, "since", COPY, "main"))
-        self._begin(write, fault)
+        self._begin(write, acts)
 
     @precondition(lambda self: sum(write.mode == "create" for write in self.play.writes) < 2)
     @rule(numbers=ids, partition_by=st.sampled_from([[], ["kind"]]))
@@ -138,21 +150,12 @@ class Histories(RuleBasedStateMachine):
         parameters = {"partition_by": partition_by} if partition_by else {}
         write = self.play.begin(Write(f"w{len(self.play.writes)}", "create", parameters, "files", MADE, "main"))
         self._put(write, numbers, "k0", fits=True)
-        self._begin(write, None)
+        self._begin(write, [])
 
-    def _begin(self, write: Write, fault: str | None) -> None:
+    def _begin(self, write: Write, acts: list[tuple[str, int]]) -> None:
         self.play.stage(write)
-        if fault is not None and write.latest is not None:
-            self.play.commit([(write, write.latest)], fault)
-
-    def _put(self, write: Write, numbers: list[int], kind: str | None, *, fits: bool) -> None:
-        known = {row.id for file in write.files for row in file}
-        rows = [self.play.row(number, kind, "n" if write.note else None) for number in numbers]
-        if fits and write.mode == "upsert":
-            rows = [row for row in rows if row.id not in known]
-        if fits and "overwrite_filter" in write.parameters:
-            rows = list(filter(FILTERS[write.parameters["overwrite_filter"]], rows))
-        self.play.put_file(write, rows)
+        for act, number in acts:
+            self._act(write, act, number)
 
     @precondition(lambda self: self.play.writes)
     @rule(pick=picks, numbers=ids, kind=kinds)
@@ -160,6 +163,45 @@ class Histories(RuleBasedStateMachine):
         write = self._write(pick)
         if write.source == "files":
             self._put(write, numbers, kind, fits=True)
+
+    @precondition(lambda self: self.play.writes)
+    @rule(pick=picks, acts=some_acts)
+    def work_on_one(self, pick: int, acts: list[tuple[str, int]]) -> None:
+        """Attempts at one write, commits of it, and what happens to its table meanwhile, one after the other."""
+        write = self._write(-1 - pick)
+        for act, number in acts:
+            self._act(write, act, number)
+
+    def _act(self, write: Write, act: str, number: int) -> None:
+        mine = [one for one in self.play.running if one.write is write and not one.done]
+        match act:
+            case "open":
+                self.play.open(write)
+            case "stage" | "restart" | "replace":
+                self.play.stage(write, **self._asked(act))
+            case "advance" if mine:
+                running = mine[number % len(mine)]
+                for _ in range(1 + number % 8):
+                    if not running.done:
+                        self.play.advance(running)
+            case "finish" if mine:
+                while not mine[0].done:
+                    self.play.advance(mine[0])
+            case "commit" | "killed_after" | "killed_before" | "applied_later" if write.generations:
+                one = write.latest if number < 10 else write.generations[1]
+                self.play.commit([(write, one)], "none" if act == "commit" else act)
+            case "apply":
+                self.play.apply_late()
+            case "lose":
+                for one in write.generations.values():
+                    self.play.forget_record(write, one)
+            case "append" | "delete" | "overwrite" | "compact" | "column" | "expire" | "roll back" | "forget":
+                table = LANDING if write.table == COPY and act in {"append", "delete", "compact"} else write.table
+                branch = write.branch if write.branch in self.play.world.table(ORDERS).metadata.refs else "main"
+                if act == "append" and table != MADE:
+                    self.append_foreign(table, [number % 10, (number + 3) % 10], "k0", branch=branch if table == ORDERS else "main")
+                elif table != MADE:
+                    self.own(act, table, [number % 10], "k1", number)
 
     # -- stages -------------------------------------------------------------------------------------------------------
 
@@ -266,10 +308,14 @@ class Histories(RuleBasedStateMachine):
         kind=kinds,
         pick=picks,
     )
+    def others(self, act: str, table: str, numbers: list[int], kind: str | None, pick: int) -> None:
+        self.own(act, table, numbers, kind, pick)
+
     def own(self, act: str, table: str, numbers: list[int], kind: str | None, pick: int) -> None:
         """What another writer, or its owner, does to a table."""
         if act == "append":
-            self.append_foreign(ORDERS if table == COPY else table, numbers, kind, audit=pick == 1)
+            branch = "audit" if pick == 1 and "audit" in self.play.world.table(ORDERS).metadata.refs else "main"
+            self.append_foreign(ORDERS if table == COPY else table, numbers, kind, branch=branch if table == ORDERS else "main")
         elif act == "overwrite":
             rows = [self.play.row(number, kind) for number in numbers]
             self._foreign(ORDERS, lambda at: owner.overwrite(at, rows, "main"), lambda _: Counter(rows))
@@ -293,11 +339,10 @@ class Histories(RuleBasedStateMachine):
         elif act == "forget":
             self._foreign(table, owner.forget)
 
-    def append_foreign(self, table: str, numbers: list[int], kind: str | None, *, audit: bool = False) -> None:
+    def append_foreign(self, table: str, numbers: list[int], kind: str | None, *, branch: str = "main") -> None:
         if not self.play.exists(table):
             return
         rows = [self.play.row(number, kind) for number in numbers]
-        branch = "audit" if audit and "audit" in self.play.world.table(table).metadata.refs else "main"
         self._foreign(table, lambda at: owner.append(at, rows, branch), lambda before: before + Counter(rows), branch)
 
     def delete_foreign(self, text: str, table: str) -> None:

@@ -19,8 +19,8 @@ def test_any_history_of_writes_crashes_and_other_hands_is_that_of_the_model():
     run_state_machine_as_test(
         Histories,
         settings=settings(
-            max_examples=int(MORE or 40),
-            stateful_step_count=24,
+            max_examples=int(MORE or 100),
+            stateful_step_count=12,
             derandomize=MORE is None,
             database=None,
             deadline=None,
