@@ -16,18 +16,21 @@ from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
 DAG_FILE = """
+    import time
     from datetime import datetime
     from pathlib import Path
 
     from airflow.sdk import DAG
     from airflow_ckpt_provider.operators.iceberg import CheckpointedIcebergWriteOperator
     from airflow_ckpt_provider.sources import Files
-    from beside import BROKEN
+    from beside import BROKEN, STORE
 
 
     def breaks_once(batch):
         if batch["id"][0].as_py() == 300 and not Path(BROKEN).exists():
             Path(BROKEN).touch()
+            while not any(Path(STORE).rglob("staged/*")):
+                time.sleep(0.05)
             raise ValueError("no luck today")
         return batch
 
@@ -50,7 +53,7 @@ def terminal(tmp_path):
     dags = tmp_path / "dags"
     dags.mkdir()
     (dags / "terminal.py").write_text(textwrap.dedent(DAG_FILE).format(input=world.input))
-    (dags / "beside.py").write_text(f"BROKEN = {str(tmp_path / 'broken')!r}\n")
+    (dags / "beside.py").write_text(f"BROKEN, STORE = {str(tmp_path / 'broken')!r}, {str(tmp_path / 'store')!r}\n")
     catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
     environment = airflow_environment(
         tmp_path / "home",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from datetime import timedelta
 
 import pyarrow.parquet as pq
@@ -44,11 +45,13 @@ def stage(world, task_id="stage", **changes):
 
 def test_a_retry_recovers_what_the_first_try_staged_and_one_snapshot_lands(dag_world, run_dag, tmp_path):
     dag_world.put_files(files=4)
-    broken_once = tmp_path / "broken_once"
+    broken_once, stored = tmp_path / "broken_once", tmp_path / "store"
 
     def fails_once_on_the_last_file(batch):
         if batch["id"][0].as_py() == 300 and not broken_once.exists():
             broken_once.touch()
+            while not any(stored.rglob("staged/*")):
+                time.sleep(0.05)
             raise ValueError("no luck today")
         return batch
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from datetime import timedelta
 
 import pyarrow as pa
@@ -78,7 +79,7 @@ def test_a_scheduled_dag_over_a_growing_table_processes_each_row_once(dag_world,
 
 
 def test_a_dataframe_is_written_in_buckets_and_a_retry_computes_only_those_that_are_missing(dag_world, run_dag, tmp_path):
-    broken_once = tmp_path / "broken_once"
+    broken_once, stored = tmp_path / "broken_once", tmp_path / "store"
 
     def joined(spark, count):
         return (
@@ -90,6 +91,8 @@ def test_a_dataframe_is_written_in_buckets_and_a_retry_computes_only_those_that_
     def fails_once(batch):
         if 77 in batch["id"].to_pylist() and not broken_once.exists():
             broken_once.touch()
+            while not any(stored.rglob("staged/*")):
+                time.sleep(0.05)
             raise ValueError("no luck today")
         return batch
 
