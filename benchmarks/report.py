@@ -25,6 +25,7 @@ class Line:
     :param ours: our side, with its unit.
     :param other: what it is compared with.
     :param value: the figure that is held against the target: a ratio or a time.
+    :param target: None for a figure that is shown beside another.
     :param at_least: True if the target is a lower bound.
     :param unit: of ``value``: ``x`` for ratios.
     :param ratio: the ratio of both sides, where the target is not about it.
@@ -34,7 +35,7 @@ class Line:
     ours: str
     other: str
     value: float
-    target: float
+    target: float | None
     at_least: bool = False
     unit: str = "x"
     ratio: float | None = None
@@ -42,12 +43,16 @@ class Line:
     @property
     def met(self) -> bool:
         """True if the figure, unrounded, reaches the target."""
+        if self.target is None:
+            return True
         return self.value >= self.target if self.at_least else self.value <= self.target
 
     def cells(self) -> tuple[str, ...]:
         """The cells of this line."""
         sign = "≥" if self.at_least else "≤"
         ratio = _number(self.value, self.unit) if self.ratio is None else _number(self.ratio, "x")
+        if self.target is None:
+            return (self.what, self.ours, self.other, ratio, "", "")
         target = f"{sign} {_number(self.target, self.unit)}"
         return (self.what, self.ours, self.other, ratio, target, "met" if self.met else "**not met**")
 

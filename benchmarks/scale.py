@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +11,7 @@ from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
 from benchmarks import child, commit
-from benchmarks.report import Line, spread
+from benchmarks.report import Line
 from benchmarks.stage import Place, place
 from benchmarks.synthetic import SCHEMA, SPEC, reopened, source, stage
 
@@ -56,30 +54,10 @@ def measure(cache: Path, files: int, partitions: int, repeats: int, sections: st
 
 
 def _commits(here: Place, empty: str, files: int, splits: int, repeats: int) -> list[Line]:
-    seconds: dict[str, list[float]] = defaultdict(list)
-    for number in range(repeats + 1):
-        spent = commit.ours(here, _KEY, files)
-        added = commit.data_files(here.catalog.load_table("bench.staged"))
-        commit.forget(here, _KEY, empty)
-        spent |= commit.theirs(here, added, number, ("fast_append",))
-        del added
-        for part, value in spent.items() if number else ():
-            seconds[part].append(value)
-    what = f"{files:,} staged files in {splits:,} splits"
-    unchecked = [total - checks for total, checks in zip(seconds["=ours"], seconds[commit.CHECKS], strict=True)]
-    theirs = seconds["=fast_append"]
-    return [
-        *commit.lines("(h)", what, seconds, ("fast_append",), 0.1),
-        Line(
-            f"(h) commit of {what}, without what the check takes that all files exist",
-            f"{spread(unchecked, 3)} s",
-            f"pyiceberg `fast_append`, which checks none, {spread(theirs, 3)} s",
-            statistics.median(unchecked),
-            0.1,
-            unit="s",
-            ratio=statistics.median(mine / other for mine, other in zip(unchecked, theirs, strict=True)),
-        ),
-    ]
+    ways = ("fast_append",)
+    seconds = commit.rounds(here, _KEY, empty, files, repeats, ways)
+    now, late = commit.WHEN
+    return commit.lines("(h)", f"{files:,} staged files in {splits:,} splits", seconds, ways, {now: 0.1, late: None})
 
 
 def _drivers(outcomes: dict[str, child.Outcome], files: int, splits: int, partitions: int) -> list[Line]:

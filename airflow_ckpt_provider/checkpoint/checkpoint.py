@@ -184,12 +184,14 @@ class Checkpoint:
         *,
         number: int = 1,
         provisional: bool = False,
+        look: Callable[[Sequence[Staged]], None] = lambda _: None,
         gather: Callable[[Sequence[JsonObject]], Sequence[JsonObject]] = tuple,
     ) -> Seal:
         """Close the checkpoint: every split of ``plan`` is staged, the totals are fixed (I2).
 
         :param number: round of the plan.
         :param provisional: whether another seal may take the place of this one; one of an earlier round is replaced.
+        :param look: looks at what is about to be sealed, and raises to stop.
         :param gather: makes few manifests of many before they are sealed.
         :raises NotSealedError: if splits are missing.
         :raises RowCountError: if a staged record disagrees with its own manifest.
@@ -201,7 +203,9 @@ class Checkpoint:
         missing = set(ids) - self.staged_ids()
         if missing:
             raise NotSealedError(f"{len(missing)} of {len(ids)} splits of the key {self.key.value!r} are not staged yet.")
+        moment = now()
         staged = self.staged(ids)
+        look(staged)
         for split_id, one in zip(ids, staged, strict=True):
             if one.split != split_id or (one.manifest is None) != (one.rows == 0):
                 raise RowCountError(f"The staged record of split {split_id} of the key {self.key.value!r} contradicts itself.")
@@ -209,7 +213,7 @@ class Checkpoint:
         for one in staged:
             counts.update(one.counts)
         seal = Seal(
-            sealed_at=now(),
+            sealed_at=moment,
             splits=len(ids),
             rows=sum(one.rows for one in staged),
             bytes=sum(one.bytes for one in staged),

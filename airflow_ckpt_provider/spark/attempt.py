@@ -18,6 +18,7 @@ from airflow_ckpt_provider.spark.generations import Generations
 from airflow_ckpt_provider.spark.request import SourcePlan
 from airflow_ckpt_provider.spark.work import SplitWork
 from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.tables.presence import require_to_seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,6 +175,7 @@ class WriteAttempt:
             self._plans[-1],
             number=len(self._plans),
             provisional=self._table.provisional(header),
+            look=lambda staged: require_to_seal(staged, self._table, header.table),
             gather=lambda manifests: self._table.gather(header, manifests, stem),
         )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
@@ -28,14 +29,15 @@ from airflow_ckpt_provider.exceptions import (
     RestartRefusedError,
     RolledBackError,
 )
-from airflow_ckpt_provider.tables.protocol import Landed, Sealed
+from airflow_ckpt_provider.tables.presence import require_to_commit
+from airflow_ckpt_provider.tables.protocol import Landed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import Seal
+    from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Seal, Staged
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-    from airflow_ckpt_provider.tables.protocol import Table
+    from airflow_ckpt_provider.tables.protocol import Base, Sealed, Table
 
 
 #: Looks at what is about to land in one commit, and raises to stop it.
@@ -49,6 +51,42 @@ class Settled(NamedTuple):
     seal: Seal
     commit: Commit
     landed_now: bool
+
+
+class SealedCheckpoint:
+    """A sealed checkpoint as a commit of its table sees it; plan and records are read when they are first asked for.
+
+    :raises NotSealedError: if it is not complete.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.header: Header = checkpoint.header
+        self.seal: Seal = _sealed(checkpoint)
+        self._checkpoint = checkpoint
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan of the sealed round.
+
+        :raises CheckpointMissingError: if it is gone from the store.
+        """
+        plan = self._checkpoint.plan(self.seal.round)
+        if plan is None:
+            raise CheckpointMissingError(
+                f"The checkpoint of the key {self.header.key!r} is sealed, but the plan of its round {self.seal.round} is gone "
+                "from the store. Something deletes from it; redo the write under another idempotence key."
+            )
+        return plan
+
+    @cached_property
+    def staged(self) -> list[Staged]:
+        """The records of its splits."""
+        return self._checkpoint.staged([split.id for split in self.plan.splits])
+
+    @cached_property
+    def replaced(self) -> list[str]:
+        """Data files that the generation which this one replaces has committed for rows of its own."""
+        return replaced_files(self._checkpoint)
 
 
 def group_id_of(members: Sequence[Member]) -> str:
@@ -126,13 +164,13 @@ def commit(checkpoints: Sequence[Checkpoint], table: Table, audit: Audit | None 
             settled |= _settle(group, checkpoint.store, table, audited)
     if fresh:
         if audit is not None:
-            audited.look([_as_sealed(checkpoint) for checkpoint in {one.member: one for one in fresh}.values()])
+            audited.look([SealedCheckpoint(checkpoint) for checkpoint in {one.member: one for one in fresh}.values()])
         members = tuple(sorted({checkpoint.member for checkpoint in fresh}))
         # Of the first member, not of whoever is listed first: everybody who begins this group writes the same.
         stream = min(fresh, key=lambda checkpoint: checkpoint.member).header.stream
-        horizon = table.horizon(fresh[0].header.table)
-        group = Group(id=group_id_of(members), members=members, stream=stream, bound_at=now(), horizon=horizon)
-        settled |= _settle(group, fresh[0].store, table, audited)
+        base = table.base(fresh[0].header.table)
+        group = Group(id=group_id_of(members), members=members, stream=stream, bound_at=now(), horizon=base.horizon)
+        settled |= _settle(group, fresh[0].store, table, audited, base)
         for checkpoint in fresh:
             # Bound to another group by somebody else between our look and our put: that group comes first.
             bound = checkpoint.group()
@@ -156,12 +194,19 @@ class _Audited:
             self._seen |= these
 
 
-def _settle(group: Group, store: CheckpointStore, table: Table, audited: _Audited) -> dict[Member, tuple[Commit, bool]]:
-    """Land ``group``, once, and record it for each of its members."""
+def _settle(
+    group: Group, store: CheckpointStore, table: Table, audited: _Audited, base: Base | None = None
+) -> dict[Member, tuple[Commit, bool]]:
+    """Land ``group``, once, and record it for each of its members.
+
+    :param base: the table as it was before anybody could begin this group, if this call is to begin it.
+    """
+    begun_here = True
     bound = []
     for member in group.members:
         checkpoint = Checkpoint.at(store, IdempotenceKey(member.key), member.generation)
         found = checkpoint.bind(group)
+        begun_here = begun_here and found is group
         if found.id == group.id:
             # The first to bind it fixed the horizon: nobody can have committed the group before that.
             bound.append((checkpoint, found))
@@ -172,20 +217,21 @@ def _settle(group: Group, store: CheckpointStore, table: Table, audited: _Audite
     members = tuple(checkpoint.member for checkpoint in checkpoints)
     group = msgspec.structs.replace(group, horizon=min(found.horizon for _, found in bound), members=members)
     headers = [checkpoint.header for checkpoint in checkpoints]
-    outcome = table.find(group, headers)
+    # If nobody had begun it, it cannot have landed; should somebody be about to, the commit finds that out by itself.
+    outcome = None if base is not None and begun_here else table.find(group, headers)
     if outcome is None:
-        sealed = [_as_sealed(checkpoint) for checkpoint in checkpoints]
+        sealed = [SealedCheckpoint(checkpoint) for checkpoint in checkpoints]
         audited.look(sealed)
         if table.changes_nothing(sealed):
             _require_nothing_earlier(checkpoints, table)
             outcome = Landed(None, now(), landed_now=False)
         else:
-            outcome = _land(group, checkpoints, sealed, table)
+            outcome = _land(group, checkpoints, sealed, table, base)
     return {checkpoint.member: (_record(checkpoint, group, outcome), outcome.landed_now) for checkpoint in checkpoints}
 
 
-def _land(group: Group, checkpoints: Sequence[Checkpoint], sealed: Sequence[Sealed], table: Table) -> Landed:
-    table.require_files(sealed)
+def _land(group: Group, checkpoints: Sequence[Checkpoint], sealed: Sequence[Sealed], table: Table, base: Base | None) -> Landed:
+    require_to_commit(sealed, table, base)
     earlier = [group for checkpoint in checkpoints for group in _earlier_groups(checkpoint)]
     headers = [checkpoint.header for checkpoint in checkpoints]
 
@@ -195,19 +241,7 @@ def _land(group: Group, checkpoints: Sequence[Checkpoint], sealed: Sequence[Seal
             _require_live_together(checkpoint, checkpoints)
         _refuse(table.landed_earlier(earlier, headers, base), checkpoints)
 
-    return table.commit(group, sealed, before_swap)
-
-
-def _as_sealed(checkpoint: Checkpoint) -> Sealed:
-    """A sealed checkpoint, with the records of its splits."""
-    seal = _sealed(checkpoint)
-    plan = checkpoint.plan(seal.round)
-    if plan is None:
-        raise CheckpointMissingError(
-            f"The checkpoint of the key {checkpoint.key.value!r} is sealed, but the plan of its round {seal.round} is gone from "
-            "the store. Something deletes from it; redo the write under another idempotence key."
-        )
-    return Sealed(checkpoint.header, seal, plan, checkpoint.staged([split.id for split in plan.splits]), replaced_files(checkpoint))
+    return table.commit(group, sealed, before_swap, base)
 
 
 def _require_nothing_earlier(checkpoints: Sequence[Checkpoint], table: Table) -> None:
@@ -260,7 +294,7 @@ def replaced_files(checkpoint: Checkpoint) -> list[str]:
     """Data files that the generation which this one replaces has committed for rows of its own."""
     if checkpoint.header.replaces is None:
         return []
-    before = _as_sealed(Checkpoint.at(checkpoint.store, checkpoint.key, checkpoint.header.replaces))
+    before = SealedCheckpoint(Checkpoint.at(checkpoint.store, checkpoint.key, checkpoint.header.replaces))
     # A split that replaced a file of the table carried rows of others over: those are not this key's to remove.
     return [file.path for one in before.staged if not one.replaces for file in one.files]
 

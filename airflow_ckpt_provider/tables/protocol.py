@@ -69,19 +69,40 @@ class Landed(NamedTuple):
     landed_now: bool
 
 
-class Sealed(NamedTuple):
-    """A sealed checkpoint, with all that the table needs to commit it.
+class Sealed(Protocol):
+    """A sealed checkpoint, with all that the table needs to commit it. What a mode does not ask for need not be read."""
 
-    :param plan: the plan of the sealed round.
-    :param staged: the records of its splits.
-    :param replaced: data files that the generation which this one replaces has committed.
+    @property
+    def header(self) -> Header: ...
+
+    @property
+    def seal(self) -> Seal: ...
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the sealed round."""
+        ...
+
+    @property
+    def staged(self) -> Sequence[Staged]:
+        """The records of its splits."""
+        ...
+
+    @property
+    def replaced(self) -> Sequence[str]:
+        """Data files that the generation which this one replaces has committed."""
+        ...
+
+
+class Base(NamedTuple):
+    """A table as it was at one moment, to begin a commit on.
+
+    :param horizon: where its history stood; see ``Group.horizon``.
+    :param table: in the format's own terms.
     """
 
-    header: Header
-    seal: Seal
-    plan: Plan
-    staged: Sequence[Staged]
-    replaced: Sequence[str] = ()
+    horizon: int
+    table: Any
 
 
 #: The published records of splits, by their ids.
@@ -129,8 +150,8 @@ class Table(Protocol):
         """
         ...
 
-    def horizon(self, binding: TableBinding) -> int:
-        """Where the table's history stands now; see ``Group.horizon``."""
+    def base(self, binding: TableBinding) -> Base:
+        """The table as it is now."""
         ...
 
     def head(self, binding: TableBinding) -> int | None:
@@ -194,17 +215,25 @@ class Table(Protocol):
         """Whether these add nothing and remove nothing, so that there is nothing to commit."""
         ...
 
-    def require_files(self, sealed: Sequence[Sealed]) -> None:
+    def require_files(self, binding: TableBinding, files: Sequence[StagedFile], base: Base | None = None) -> None:
         """Check that staged files exist in the size they had (I5).
 
+        :param base: saves loading the table, if it was loaded.
         :raises StagedFileMissingError: naming what is gone.
         """
         ...
 
-    def commit(self, group: Group, sealed: Sequence[Sealed], before_swap: Callable[[Any], None]) -> Landed:
+    def records(self, manifests: Sequence[JsonObject]) -> list[StagedFile]:
+        """The files that hold these records of staged files, if the format keeps those in files of their own."""
+        ...
+
+    def commit(
+        self, group: Group, sealed: Sequence[Sealed], before_swap: Callable[[Any], None], base: Base | None = None
+    ) -> Landed:
         """Land all staged files of ``group`` in one atomic commit, once (I1, I2, I10).
 
         :param before_swap: called on each base that a compare-and-swap is about to be made on; raises to stop.
+        :param base: what the first swap is made on, if the table was loaded; the swap fails if it is not up to date.
         :raises TableMovedError: if what is to be replaced was changed by somebody else since it was planned.
         """
         ...

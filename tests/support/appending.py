@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Group, Member, Plan, Seal, Staged
-from airflow_ckpt_provider.tables.protocol import Sealed
 from support.samples import HEADER
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
@@ -43,13 +44,23 @@ def commit(world: World, written: list[Written], name: str = "shop.orders") -> T
         members=(Member(key=key, generation=1),),
         stream="tests",
         bound_at=now(),
-        horizon=target.horizon(target.binding()),
+        horizon=target.base(target.binding()).horizon,
     )
     target.commit(group, [sealed_of(target, written)], lambda _base: None)
     return world.table(name)
 
 
-def sealed_of(target: IcebergTarget, written: list[Written]) -> Sealed:
+class SealedSplits(NamedTuple):
+    """Written splits as a sealed checkpoint."""
+
+    header: Header
+    seal: Seal
+    plan: Plan
+    staged: Sequence[Staged]
+    replaced: Sequence[str] = ()
+
+
+def sealed_of(target: IcebergTarget, written: list[Written]) -> SealedSplits:
     """Written splits as a sealed checkpoint."""
     seal = Seal(
         sealed_at=now(),
@@ -71,7 +82,7 @@ def sealed_of(target: IcebergTarget, written: list[Written]) -> Sealed:
         )
         for n, one in enumerate(written)
     ]
-    return Sealed(header_of(target), seal, Plan(created_at=now(), inputs={}, splits=()), staged)
+    return SealedSplits(header_of(target), seal, Plan(created_at=now(), inputs={}, splits=()), staged)
 
 
 def append(world: World, *splits: pa.Table, name: str = "shop.orders", rows_per_batch: int | None = None) -> Table:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
@@ -25,6 +26,7 @@ from airflow_ckpt_provider.exceptions import (
     TableMissingError,
     UnsupportedTableError,
 )
+from airflow_ckpt_provider.tables import presence
 from airflow_ckpt_provider.tables.iceberg.history import REMEMBERED, Memory, Remembered
 from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
 
@@ -188,6 +190,17 @@ def test_totals_that_disagree_with_the_manifests_are_not_committed(world):
     assert world.table().snapshots() == []
 
 
+def test_a_commit_loads_the_table_once_and_the_catalog_does_once_more(world, monkeypatch):
+    world.create_table()
+    world.put_files(2, 10)
+    attempt = world.stage()
+    load_table, loads = SqlCatalog.load_table, []
+    monkeypatch.setattr(SqlCatalog, "load_table", lambda catalog, name: loads.append(name) or load_table(catalog, name))
+    world.commit(attempt)
+    assert len(loads) == 2
+    assert world.ids() == list(range(20))
+
+
 @pytest.mark.parametrize("damage", ["data file gone", "data file cut", "manifest gone"])
 def test_a_staged_file_that_is_gone_or_cut_is_named_before_a_commit(world, damage):
     world.create_table()
@@ -199,8 +212,8 @@ def test_a_staged_file_that_is_gone_or_cut_is_named_before_a_commit(world, damag
     else:
         path.unlink()
     with pytest.raises(StagedFileMissingError, match=f"1 of 4 staged files of shop.orders are gone or damaged, for instance {uri}"):
-        world.target().require_files([sealed_of(world.target(), [written, other])])
-    world.target().require_files([sealed_of(world.target(), [other])])
+        presence.require_all([sealed_of(world.target(), [written, other])], world.target())
+    presence.require_all([sealed_of(world.target(), [other])], world.target())
 
 
 def test_the_bounds_of_partitions_travel_with_the_manifest(world):

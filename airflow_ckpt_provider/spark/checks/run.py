@@ -16,6 +16,7 @@ from airflow_ckpt_provider.exceptions import (
 from airflow_ckpt_provider.spark.checks.frame import StagedFrame
 from airflow_ckpt_provider.spark.checks.rows import StagedFiles, StagedRows
 from airflow_ckpt_provider.spark.reason import reason
+from airflow_ckpt_provider.tables.presence import require_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -114,7 +115,7 @@ class CheckRun:
             return wrong
         if not isinstance(problem, TerminalError):
             try:
-                self._table.require_files(self._sealed)
+                require_all(self._sealed, self._table)
             except StagedFileMissingError as missing:
                 return missing
         return problem

@@ -152,12 +152,15 @@ def commit_once(
     commit: Commit,
     before_swap: Callable[[Table], None],
     *,
+    base: Table | None = None,
     patience_s: float = PATIENCE_S,
 ) -> Landed:
     """Land ``commit`` in one snapshot, or find that it has landed.
 
     :param load: loads the table as it is now, and checks that it is still the same table.
     :param before_swap: last checks on the base that the swap is made on; raises to stop.
+    :param base: the table as it was loaded a moment ago, for the first try: a later one was committed to meanwhile, and then
+        the swap fails and the next try loads it.
     :raises OutcomeUnknownError: if the catalog gave no usable answer for ``patience_s`` seconds.
     """
     end = time.monotonic() + patience_s
@@ -165,7 +168,7 @@ def commit_once(
     while True:
         tries += 1
         try:
-            outcome = _try(catalog, load, commit, before_swap)
+            outcome = _try(catalog, base if base is not None and tries == 1 else load(), commit, before_swap)
         except RetryableError as error:
             # Once a swap was tried, a catalog that does not answer for a moment is asked again.
             if tries == 1:
@@ -192,19 +195,18 @@ def commit_once(
     ) from outcome
 
 
-def _try(catalog: Catalog, load: Callable[[], Table], commit: Commit, before_swap: Callable[[Table], None]) -> Landed | Exception:
-    """Find the commit or swap it in; what the catalog raised if it did not say yes."""
-    table = load()
+def _try(catalog: Catalog, table: Table, commit: Commit, before_swap: Callable[[Table], None]) -> Landed | Exception:
+    """Find the commit on this base or swap it in; what the catalog raised if it did not say yes."""
     landed = find(table, commit)
     if landed is not None:
         return landed
     before_swap(table)
     updates, requirements, timestamp_ms = build(table, commit)
     try:
-        catalog.commit_table(table, requirements, updates)
+        reply = catalog.commit_table(table, requirements, updates)
     except Exception as error:  # noqa: BLE001 - whatever it is, only the table's history knows the outcome
         return error
-    return _verified(load(), commit, timestamp_ms)
+    return _verified(reply.metadata, ".".join(table.name()), commit, timestamp_ms)
 
 
 def build(table: Table, commit: Commit) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...], int]:
@@ -300,19 +302,19 @@ def _refusals() -> tuple[type[Exception], ...]:
     return (ForbiddenError, UnauthorizedError, NotImplementedError)
 
 
-def _verified(table: Table, commit: Commit, timestamp_ms: int) -> Landed:
-    """The commit as the reloaded table shows it (I2).
+def _verified(metadata: TableMetadata, name: str, commit: Commit, timestamp_ms: int) -> Landed:
+    """The commit as the catalog's reply shows it (I2).
 
-    A table that moved on so fast that the snapshot is gone again (expired, rolled back) still proves nothing wrong: the
-    catalog said yes.
+    Some catalogs reply with the table as it is by then. One that moved on so fast that the snapshot is gone again (expired,
+    rolled back) still proves nothing wrong: the catalog said yes.
     """
-    snapshot = table.metadata.snapshot_by_id(commit.snapshot_id)
+    snapshot = metadata.snapshot_by_id(commit.snapshot_id)
     if snapshot is not None:
         rows = sum(manifest.rows for manifest in commit.manifests)
         added = snapshot.summary["added-records"] if snapshot.summary else None
         if added is None or int(added) != rows:
             raise RowCountError(
-                f"Snapshot {commit.snapshot_id} of {'.'.join(table.name())} says that it added {added} rows; {rows} were sealed "
+                f"Snapshot {commit.snapshot_id} of {name} says that it added {added} rows; {rows} were sealed "
                 f"for {_keys(commit)}. The snapshot has landed: compare the table with its source before anything "
                 "else writes to it."
             )

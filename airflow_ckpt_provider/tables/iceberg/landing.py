@@ -254,9 +254,9 @@ def require_unread(table: Table, sealed: Sequence[Sealed], removals: Sequence[Re
 
     :raises TableMovedError: naming the commit.
     """
-    for one in sealed:
+    for one in sealed if removals else ():
         inputs = one.plan.inputs
-        if inputs.get("table_uuid") != one.header.table.uuid or not removals:
+        if inputs.get("table_uuid") != one.header.table.uuid:
             continue
         changes = changes_since(table, one.header.table.branch, msgspec.convert(inputs.get("snapshot_id"), int | None))
         touched = next(filter(None, (touching(changes, removal) for removal in removals)), None) if changes else None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import TableBinding
+from airflow_ckpt_provider.checkpoint.documents import StagedFile, TableBinding
 from airflow_ckpt_provider.checkpoint.location import refuse_credentials
 from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
@@ -39,6 +40,7 @@ from airflow_ckpt_provider.tables.iceberg.marks import mark_of, marks_of, moves_
 from airflow_ckpt_provider.tables.iceberg.merging import merge, worth_merging
 from airflow_ckpt_provider.tables.iceberg.modes import mode_of
 from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts
+from airflow_ckpt_provider.tables.protocol import Base
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -174,9 +176,10 @@ class IcebergTarget:
             schema_fingerprint=schema_fingerprint(metadata.schema()),
         )
 
-    def horizon(self, binding: TableBinding) -> int:
-        """The table's last sequence number."""
-        return self.load_bound(binding).metadata.last_sequence_number  # type: ignore[union-attr]  # version 1 is refused on loading
+    def base(self, binding: TableBinding) -> Base:
+        """The table as it is now; its history stands at its last sequence number."""
+        table = self.load_bound(binding)
+        return Base(table.metadata.last_sequence_number, table)  # type: ignore[union-attr]  # version 1 is refused on loading
 
     def head(self, binding: TableBinding) -> int | None:
         """Snapshot that the branch shows."""
@@ -304,10 +307,13 @@ class IcebergTarget:
             return False
         return not any(one.seal.rows or one.replaced or any(record.replaces for record in one.staged) for one in sealed)
 
-    def commit(self, group: Group, sealed: Sequence[Sealed], before_swap: Callable[[Table], None]) -> Landed:
+    def commit(
+        self, group: Group, sealed: Sequence[Sealed], before_swap: Callable[[Table], None], base: Base | None = None
+    ) -> Landed:
         """Land all staged manifests of ``group`` in one snapshot, once.
 
         :param before_swap: last checks of the caller on the very base that the swap is made on; raises to stop.
+        :param base: what the first swap is made on, if it was loaded.
         """
         manifests = [StagedManifest.from_json(manifest) for one in sealed for manifest in one.seal.manifests]
         rows, staged = sum(one.seal.rows for one in sealed), sum(manifest.rows for manifest in manifests)
@@ -332,7 +338,8 @@ class IcebergTarget:
             removals, marks_of(sealed),
         )  # fmt: skip
         try:
-            return commit_once(self.catalog, lambda: self.load_bound(header.table), commit, check)
+            load = functools.partial(self.load_bound, header.table)
+            return commit_once(self.catalog, load, commit, check, base=base.table if base else None)
         except TableMovedError as error:
             again = [one.header for one in sealed if one.replaced]
             if not again:
@@ -343,19 +350,19 @@ class IcebergTarget:
                 "those files, another run of the stage does not bring them back: replace the rows under another idempotence key."
             ) from error
 
-    def require_files(self, sealed: Sequence[Sealed]) -> None:
-        """Check that staged files and manifests exist in the size they had (I5).
+    def records(self, manifests: Sequence[JsonObject]) -> list[StagedFile]:
+        """The manifests, as files."""
+        own = [StagedManifest.from_json(manifest) for manifest in manifests]
+        return [StagedFile(manifest.path, manifest.length) for manifest in own]
 
-        :raises StagedFileMissingError: naming what is gone.
-        """
-        own = [StagedManifest.from_json(manifest) for one in sealed for manifest in one.seal.manifests]
-        wanted = [(file.path, file.bytes) for one in sealed for record in one.staged for file in record.files]
-        wanted += [(manifest.path, manifest.length) for manifest in own]
-        sizes = file_sizes(self.load_bound(sealed[0].header.table).io, [path for path, _ in wanted])
-        bad = [path for (path, size), found in zip(wanted, sizes, strict=True) if found != size]
+    def require_files(self, binding: TableBinding, files: Sequence[StagedFile], base: Base | None = None) -> None:
+        """Check that staged files exist in the size they had (I5); see ``Table.require_files``."""
+        table = base.table if base else self.load_bound(binding)
+        sizes = file_sizes(table.io, [file.path for file in files])
+        bad = [file.path for file, found in zip(files, sizes, strict=True) if found != file.bytes]
         if bad:
             raise StagedFileMissingError(
-                f"{len(bad)} of {len(wanted)} staged files of {self.identifier} are gone or damaged, for instance {bad[0]}. "
+                f"{len(bad)} of {len(files)} staged files of {self.identifier} are gone or damaged, for instance {bad[0]}. "
                 "Nothing was committed. Something deletes files that no snapshot references yet, such as an orphan clean-up with "
                 'too short a retention. Stop it, then redo the write with the configuration {"checkpoint": "restart"}.'
             )
