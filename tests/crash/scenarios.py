@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from crash.maintenance import foreign_append
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.types import LongType
 from support.world import World
 
 if TYPE_CHECKING:
@@ -101,5 +102,24 @@ UPSERT = Scenario(
     (4, 5),
 )
 
+_IN_BUCKETS = PartitionSpec(PartitionField(1, 1000, BucketTransform(8), "id_bucket"), spec_id=0)
+
+
+def _bucket(number: int) -> int | None:
+    return BucketTransform(8).transform(LongType())(number)
+
+
 #: All modes but ``append``, one scenario each.
 MODES = [CREATE, OVERWRITE, WHERE, PARTITIONS, UPSERT]
+
+#: The same over another partitioning: none where there is one above, kind and bucket of the id where there is none.
+ELSEWHERE = [
+    replace(CREATE, name="create, unpartitioned", writes=({"mode": "create"},)),
+    *(replace(one, name=f"{one.name}, partitioned", spec=_BY_KIND) for one in (OVERWRITE, WHERE, UPSERT)),
+    replace(
+        PARTITIONS,
+        name="overwrite_partitions, in buckets",
+        spec=_IN_BUCKETS,
+        kept=tuple(n for n in _BEFORE if _bucket(n) not in {_bucket(0), _bucket(1)}),
+    ),
+]

@@ -18,7 +18,8 @@ from crash.exactly_once import (
     own_snapshots,
     splits_written,
 )
-from crash.scenarios import CREATE, MAPPED, MODES, PARTITIONED, UNPARTITIONED, WHERE
+from crash.scenarios import CREATE, ELSEWHERE, MAPPED, MODES, PARTITIONED, UNPARTITIONED, WHERE
+from support.readers import assert_same_everywhere
 
 pytestmark = pytest.mark.crash
 
@@ -38,31 +39,37 @@ def explain(problems, run):
 
 
 def every_point(runs, tmp_path, scenario, check):
-    """Call ``check(world, number)`` for each effect of ``scenario`` in a world of its own; report all that failed together."""
+    """Call ``check(world, number, rows)`` for each effect of ``scenario`` in a world of its own; report all that failed together.
+
+    The rows are those of an undisturbed run.
+    """
     whole = scenario.world(tmp_path / "whole")
     clean = runs.run(whole, *scenario.writes)
     assert all(one["landed_now"] for one in clean.result)
     assert_exactly_once(whole, scenario.ids, scenario.keys)
+    rows = whole.table().scan().to_arrow().to_pylist()
+    assert_same_everywhere(whole.table(), rows)
     problems = []
     for number, name in enumerate(clean.effects, 1):
         world = scenario.world(tmp_path / str(number))
         try:
-            check(world, number)
+            check(world, number, rows)
         except AssertionError as error:
             problems.append(f"{number} {name}: {str(error).splitlines()[0]}")
     assert not problems, explain(problems, clean)
     return clean
 
 
-@pytest.mark.parametrize("scenario", [UNPARTITIONED, PARTITIONED, MAPPED, *MODES], ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", [UNPARTITIONED, PARTITIONED, MAPPED, *MODES, *ELSEWHERE], ids=lambda scenario: scenario.name)
 def test_a_write_killed_at_any_effect_and_run_again_is_exactly_once(runs, tmp_path, scenario):
-    def check(world, number):
+    def check(world, number, rows):
         killed(runs, world, scenario, number)
         midway = {key: Midway.of(world, key) for key in scenario.keys}
         landed = bool(own_snapshots(world))
         again = runs.run(world, *scenario.writes)
         assert [one["landed_now"] for one in again.result] == [not landed] * len(scenario.writes)
         assert_exactly_once(world, scenario.ids, scenario.keys)
+        assert_same_everywhere(world.table(), rows)
         for key, before in midway.items():
             if len(scenario.keys) == 1:
                 assert not splits_written(again.effects) & before.published.keys()
@@ -104,7 +111,8 @@ def test_a_write_killed_twice_at_different_effects_is_exactly_once(runs, tmp_pat
 def test_a_write_killed_at_any_effect_and_restarted_with_other_code_is_there_once_in_one_version(runs, tmp_path):
     changed = {"marked": True, "on_change": "restart"}
 
-    def check(world, number):
+    def check(world, number, rows):
+        del rows  # Those of the changed code are others.
         killed(runs, world, UNPARTITIONED, number)
         landed = bool(own_snapshots(world))
         again = runs.run(world, changed)
