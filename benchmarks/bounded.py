@@ -51,7 +51,7 @@ def measure(cache: Path, data: Path, scale: float) -> list[Line]:
                     raise RuntimeError(f"{rows} rows were appended, not {rows_of(data)}.")
                 said[side] = f"finished in {outcome['seconds']:.1f} s, peak {outcome.own_mib:.0f} MiB"
             else:
-                said[side] = f"did not finish, peak {outcome.tree_mib:.0f} MiB: {outcome.problem}"
+                said[side] = f"did not finish, peak {outcome.peak.everything:.0f} MiB: {outcome.problem}"
     return [
         Line(
             f"(j) append of {size / 2**20:,.0f} MiB of rows (scale {scale:g}) under a limit of {limit / 2**20:,.0f} MiB",

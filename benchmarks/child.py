@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import high_water_mib, tree, tree_mib
+from benchmarks.processes import Memory, high_water_mib, memory_of, tree
 
 #: Seconds between two looks at the memory of a child.
 _LOOK_EVERY_S = 0.2
@@ -28,16 +28,14 @@ class Outcome:
 
     :param result: what its function returned; None if it did not return.
     :param problem: why it did not, in a few words.
-    :param tree_mib: the highest sum of the proportional set sizes of the child and all that it started, looked at five times a
-        second; ``without_jvm_mib`` is the same without the JVM.
+    :param peak: the highest figures of the child and all that it started, looked at five times a second.
     :param own_mib: the highest resident size of the child itself, as the kernel remembers it.
     :param late: True if its time was up.
     """
 
     result: dict[str, Any] | None
     problem: str
-    tree_mib: float
-    without_jvm_mib: float
+    peak: Memory
     own_mib: float
     late: bool = False
 
@@ -75,30 +73,29 @@ def run(
             start_new_session=True,
         )
         try:
-            peaks, late = _watch(child, limit_s)
+            peak, late = _watch(child, limit_s)
         finally:
             _end(child)
         errors.seek(0)
         said = errors.read().decode(errors="replace")
         if not answer.exists():
             problem = f"not finished after {limit_s:.0f} s" if late else _reason(child.returncode, said)
-            return Outcome(None, problem, *peaks, 0.0, late)
+            return Outcome(None, problem, peak, 0.0, late)
         found = json.loads(answer.read_text())
-        return Outcome(found["result"], "", *peaks, found["own_mib"])
+        return Outcome(found["result"], "", peak, found["own_mib"])
 
 
-def _watch(child: subprocess.Popen[bytes], limit_s: float | None) -> tuple[tuple[float, float], bool]:
+def _watch(child: subprocess.Popen[bytes], limit_s: float | None) -> tuple[Memory, bool]:
     """Highest memory until the child has ended or its time is up, and whether that was so."""
-    peaks = (0.0, 0.0)
+    peak = Memory()
     start = time.monotonic()
     while child.poll() is None:
-        everything, without_jvm = tree_mib(child.pid)
-        peaks = (max(peaks[0], everything), max(peaks[1], without_jvm))
+        peak = peak.or_more(memory_of(child.pid))
         if limit_s is not None and time.monotonic() - start > limit_s:
-            return peaks, True
+            return peak, True
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(_LOOK_EVERY_S)
-    return peaks, False
+    return peak, False
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

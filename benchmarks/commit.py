@@ -82,7 +82,6 @@ def measure(cache: Path, splits: int, partitions: int, repeats: int) -> list[Lin
         table = here.create_table("staged", SCHEMA, SPEC)
         key = _stage(here, splits, partitions)
         empty = table.metadata_location
-        seconds: dict[str, list[float]] = defaultdict(list)
         seconds = rounds(here, key, empty, files, repeats, WAYS)
     what = f"{files:,} staged files in {splits} splits"
     return lines("(e)", what, seconds, WAYS, dict.fromkeys(WHEN, 0.2))

@@ -9,7 +9,7 @@ import os
 import threading
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,19 +65,32 @@ def tree(root: int | None = None) -> list[int]:
     return found
 
 
-def tree_mib(root: int) -> tuple[float, float]:
-    """Memory of a process with its descendants, in MiB: of all, and of all but the JVM.
+class Memory(NamedTuple):
+    """Memory of a process with its descendants, in MiB.
 
     Proportional set sizes: memory that forked processes share is counted once.
     """
-    everything = java = 0.0
+
+    everything: float = 0.0
+    without_jvm: float = 0.0
+    largest: float = 0.0
+
+    def or_more(self, other: Memory) -> Memory:
+        """The larger of each figure."""
+        return Memory(*map(max, self, other))
+
+
+def memory_of(root: int) -> Memory:
+    """What a process and its descendants have now."""
+    found: list[float] = []
+    java = 0.0
     for pid in tree(root):
         with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             mib = _proportional_mib(pid)
-            everything += mib
+            found.append(mib)
             if (_PROC / str(pid) / "comm").read_text().strip() == "java":
                 java += mib
-    return everything, everything - java
+    return Memory(sum(found), sum(found) - java, max(found, default=0.0))
 
 
 def high_water_mib() -> float:
