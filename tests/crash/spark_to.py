@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crash.effects import DRIVER
+from support.frames import orders
 from support.world import World
 
 from airflow_ckpt_provider.exceptions import CheckpointError
-from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
-from airflow_ckpt_provider.spark.stage import StageRun
+from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
+from airflow_ckpt_provider.spark.rounds import LazySession, StageRounds
+from airflow_ckpt_provider.spark.session import SparkTarget
 
 if TYPE_CHECKING:
-    from airflow_ckpt_provider.checkpoint.documents import Split
     from airflow_ckpt_provider.tables.groups import Settled
 
 #: Two splits at a time.
@@ -31,27 +32,33 @@ TARGET = SparkTarget(
 )
 
 
-def write(world: World) -> tuple[Settled, set[str]]:
-    """What the stage and commit operators do, without Airflow; returns the splits that were given to Spark, too."""
-    attempt = world.attempt()
-    missing: list[Split] = []
+#: Buckets of a DataFrame.
+BUCKETS = 4
+
+
+def write(world: World, recover: str = "") -> tuple[Settled, set[str]]:
+    """What the stage and commit operators do, without Airflow; returns the splits that were given to Spark, too.
+
+    :param recover: how a DataFrame of the input files is recovered; empty for the files themselves.
+    """
+    facts = {"id_column": "id", "buckets": BUCKETS, "parameters": {"path": str(world.input)}, "recover": recover}
+    request = world.request(source=SparkDataFrame(orders, **facts)) if recover else world.request()
+    attempt = world.attempt(request)
+    scheduled: set[str] = set()
     if attempt.commit is None:
-        found = attempt.next_round()
-        if found is not None:
-            missing = found.missing
-            with spark_session(TARGET, "crash") as spark:
-                work = attempt.begin(TARGET.name, 1)
-                StageRun(spark, attempt.checkpoint, work, missing, len(found.plan.splits) - len(missing)).run(lambda _: None)
+        with LazySession(TARGET, "crash", lambda _: None) as session:
+            rounds = StageRounds(session, 1)
+            rounds.run(attempt, lambda found: scheduled.update(split.id for split in found.missing), lambda _: None)
         attempt.seal()
     (settled,) = world.commit(attempt)
-    return settled, {split.id for split in missing}
+    return settled, scheduled
 
 
-def main(root: str, kill_the_driver: str) -> None:
+def main(root: str, kill_the_driver: str, recover: str = "") -> None:
     if kill_the_driver == "driver too":
         os.environ[DRIVER] = str(os.getpid())
     try:
-        write(World(Path(root)))
+        write(World(Path(root)), recover)
     except CheckpointError as error:
         print(json.dumps({"error": type(error).__name__, "message": str(error)}))
         sys.exit(1)

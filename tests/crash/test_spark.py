@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from crash.effects import FATAL, LEDGER, names_in
 from crash.exactly_once import Midway, assert_exactly_once, assert_only_missing_splits_were_written, generations, own_snapshots
-from crash.spark_to import TARGET, write
+from crash.spark_to import BUCKETS, TARGET, write
 from support.world import World
 
 from airflow_ckpt_provider.spark.session import spark_session
@@ -26,6 +26,12 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
 SPLITS = 8
 IDS = list(range(SPLITS * 50))
+
+#: The same for a DataFrame, by how it is recovered.
+FRAMES = {
+    "buckets": ["after create data file#1", "before put g1/staged#2", "after put g1/staged#3", "before close metadata#1"],
+    "rows": ["before put g1/ids#1", "after put g1/ids#2", "before put g1/staged#2", "after put g1/staged#3"],
+}
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -59,12 +65,12 @@ def world(tmp_path):
     return world
 
 
-def run_driver(world, ledger, fatal, how):
+def run_driver(world, ledger, fatal, *how):
     """The write in a driver of its own, until everything that belongs to it has ended."""
     paths = [TESTS / "crash" / "site", TESTS, TESTS.parent]
     environment = os.environ | {"PYTHONPATH": ":".join(map(str, paths)), LEDGER: str(ledger), FATAL: fatal}
     with (ledger.parent / "stderr").open("w") as stderr:
-        command = [sys.executable, str(TESTS / "crash" / "spark_to.py"), str(world.root), how]
+        command = [sys.executable, str(TESTS / "crash" / "spark_to.py"), str(world.root), *how]
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=120, check=False)
     left = living(ledger)
     end = time.monotonic() + 30
@@ -109,6 +115,44 @@ def test_a_write_whose_processes_are_all_killed_is_completed_by_a_retry(world, t
     assert done.returncode == -signal.SIGKILL, (tmp_path / "stderr").read_text()[-2000:]
     assert_died_at(ledger, fatal)
     retry_and_check(world, landed=bool(own_snapshots(world)))
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("fatal", FRAMES["buckets"])
+def test_buckets_of_a_dataframe_whose_processes_are_all_killed_are_completed_by_a_retry(world, tmp_path, fatal):
+    before = killed_frame(world, tmp_path / "ledger", fatal, "buckets")
+    settled, scheduled = write(world, "buckets")
+    assert settled.landed_now
+    assert len(scheduled) == BUCKETS - len(before.published)
+    assert_exactly_once(world, IDS)
+    assert_only_missing_splits_were_written(world, before)
+    assert write(world, "buckets")[1] == set()
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("fatal", FRAMES["rows"])
+def test_rows_of_a_dataframe_whose_processes_are_all_killed_are_completed_by_a_retry(world, tmp_path, fatal):
+    before = killed_frame(world, tmp_path / "ledger", fatal, "rows")
+    settled, _ = write(world, "rows")
+    assert settled.landed_now
+    assert_exactly_once(world, IDS)
+    # Buckets of the round that was begun stay as they were; what they lack is in those of the retry's own.
+    after = Midway.of(world)
+    assert before.published.items() <= after.published.items()
+    latest = generations(world, "orders")[0]
+    early = sum(one.rows for one in latest.staged(sorted(split for _, split in before.published)))
+    late = sum(one.rows for one in latest.staged(sorted(split for _, split in after.published.keys() - before.published.keys())))
+    assert (early > 0, early + late) == (bool(before.published), len(IDS))
+    assert write(world, "rows")[1] == set()
+
+
+def killed_frame(world, ledger, fatal, recover):
+    """What there is after a stage of a DataFrame was killed, with all that it started."""
+    done = run_driver(world, ledger, fatal, "driver too", recover)
+    assert done.returncode == -signal.SIGKILL, (ledger.parent / "stderr").read_text()[-2000:]
+    assert_died_at(ledger, fatal)
+    assert own_snapshots(world) == []
+    return Midway.of(world)
 
 
 @pytest.mark.usefixtures("spark")

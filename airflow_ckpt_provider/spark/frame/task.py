@@ -140,7 +140,7 @@ def run_task(payload: bytes, names: Sequence[str], batches: Iterator[pa.RecordBa
     try:
         # Beside the id, because a task that Spark repeats under the same id must not write under the same name.
         rows = (batch.rename_columns([PLACE, *names]) for batch in batches)
-        split_id = task.run(rows, partition, f"{context.taskAttemptId()}-{uuid.uuid4().hex[:6]}")
+        split_id = task.run(rows, partition, f"{context.taskAttemptId()}_{uuid.uuid4().hex[:6]}")
     except TerminalError as problem:
         split_id, error, message = task.splits[partition], type(problem).__name__, str(problem)
     if split_id is not None:

@@ -141,7 +141,8 @@ def lineage_of(metadata: TableMetadata, branch: str) -> Lineage:
     ref = metadata.refs.get(branch) or metadata.refs.get(MAIN)
     snapshot = by_id.get(ref.snapshot_id) if ref else None
     found: dict[int, Snapshot] = {}
-    while snapshot is not None:
+    # Ids are met once, unless somebody edited the metadata so that a snapshot is its own ancestor.
+    while snapshot is not None and snapshot.snapshot_id not in found:
         found[snapshot.snapshot_id] = snapshot
         parent = snapshot.parent_snapshot_id
         snapshot = by_id.get(parent) if parent is not None else None
