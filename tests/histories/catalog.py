@@ -17,15 +17,26 @@ class KilledError(BaseException):
 
 
 class MeddlingCatalog(FaultyCatalog):
-    """Each commit takes the next fault, and after those none.
+    """The first commit after ``expect`` meets its fault, those after it none.
 
-    :param meanwhile: what another process does just before a commit reaches the catalog.
+    A history has one of them: each new one would keep connections and compiled statements of its own.
     """
 
-    def __init__(self, world: World, fault: str, meanwhile: Callable[[], None]) -> None:
-        super().__init__(world, fault)
-        self._meanwhile = meanwhile
-        self.late: list[Callable[[], Any]] = self._zombies
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._meanwhile: Callable[[], None] = lambda: None
+
+    @property
+    def late(self) -> list[Callable[[], Any]]:
+        """Requests that the catalog has not got to yet, and that nobody waits for any more."""
+        return self._zombies
+
+    def expect(self, fault: str, meanwhile: Callable[[], None]) -> None:
+        """What is to happen.
+
+        :param meanwhile: what another process does just before the commit reaches the catalog.
+        """
+        self._faults, self._meanwhile = [fault], meanwhile
 
     def killed_before(self, apply: Callable[[], Any]) -> Any:
         raise KilledError

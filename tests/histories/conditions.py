@@ -73,7 +73,8 @@ def looked_up(play: Play, write: Write, one: Generation) -> set:
     if remembered:
         # Where history does not reach back, nothing tells a commit that was rolled back from one that expired.
         return {refusals.RolledBackError, FOUND}
-    return {NONE, refusals.HistoryExpiredError, refusals.RolledBackError}
+    # Rolled back, and no trace is left.
+    return {NONE, refusals.HistoryExpiredError} if reaches > group.horizon else {NONE}
 
 
 def of_open(play: Play, write: Write, *, restart: bool, replace: bool, mode: str) -> Due:
@@ -121,7 +122,7 @@ def _new(write: Write, table: Table | None, due: Due, *, replaces: bool) -> Due:
     if write.mode == "create" and not replaces:
         if table is not None:
             due.must.add(refusals.TableExistsError)
-        if not any(write.files):
+        if not write.files:
             due.must.add(refusals.InvalidInputError)
     return due
 
@@ -132,7 +133,8 @@ def of_record(play: Play, write: Write, one: Generation) -> Due:
     recorded = checkpoint.committed()
     if recorded is not None and recorded.snapshot_id is None:
         return Due()
-    look = looked_up(play, write, one) - {refusals.HistoryExpiredError}
+    # Where history was cut, the record is proof enough.
+    look = looked_up(play, write, one)
     gone = look & {NONE, refusals.RolledBackError}
     return Due({refusals.RolledBackError} if gone and gone == look else set(), {refusals.RolledBackError} if gone else set())
 

@@ -47,8 +47,8 @@ MODES: tuple[tuple[str, dict[str, Any]], ...] = (
 #: What happens to one write, and to its table meanwhile; some of it more often.
 ACTS = (
     "open", "open", "advance", "advance", "finish", "stage", "stage", "restart", "replace", "replace", "commit", "commit", "commit",
-    "commit", "killed_after", "killed_after", "killed_before", "applied_later", "apply", "lose", "append", "append", "delete",
-    "overwrite", "compact", "column", "expire", "roll back", "forget",
+    "commit", "overtaken", "overtaken", "killed_after", "killed_after", "killed_before", "applied_later", "apply", "lose",
+    "append", "append", "delete", "overwrite", "compact", "column", "expire", "roll back", "forget",
 )  # fmt: skip
 
 #: Keys of one history; more of them would only dilute it.
@@ -74,6 +74,8 @@ class Histories(RuleBasedStateMachine):
             mock.patch.object(iceberg_commit, "FIRST_WAIT_S", 0.0005),
             mock.patch.object(iceberg_commit.commit_once, "__kwdefaults__", dict(iceberg_commit.commit_once.__kwdefaults__)),
         ]
+        # A catalog of its own for each look at a source would be one more engine, with connections and caches.
+        self.patches.append(mock.patch("pyiceberg.catalog.load_catalog", lambda *_, **__: self.play.world.catalog))
         for patch in self.patches:
             patch.start()
         self.tokens = 0
@@ -157,6 +159,15 @@ class Histories(RuleBasedStateMachine):
         for act, number in acts:
             self._act(write, act, number)
 
+    def _put(self, write: Write, numbers: list[int], kind: str | None, *, fits: bool) -> None:
+        known = {row.id for file in write.files for row in file}
+        rows = [self.play.row(number, kind, "n" if write.note else None) for number in numbers]
+        if fits and write.mode == "upsert":
+            rows = [row for row in rows if row.id not in known]
+        if fits and "overwrite_filter" in write.parameters:
+            rows = list(filter(FILTERS[write.parameters["overwrite_filter"]], rows))
+        self.play.put_file(write, rows)
+
     @precondition(lambda self: self.play.writes)
     @rule(pick=picks, numbers=ids, kind=kinds)
     def put_more_input(self, pick: int, numbers: list[int], kind: str | None) -> None:
@@ -190,6 +201,8 @@ class Histories(RuleBasedStateMachine):
             case "commit" | "killed_after" | "killed_before" | "applied_later" if write.generations:
                 one = write.latest if number < 10 else write.generations[1]
                 self.play.commit([(write, one)], "none" if act == "commit" else act)
+            case "overtaken" if write.generations:
+                self.play.commit([(write, write.latest)], "overtaken", self._meanwhile(write, number, number))
             case "apply":
                 self.play.apply_late()
             case "lose":
@@ -265,7 +278,7 @@ class Histories(RuleBasedStateMachine):
         ]
         self.play.commit([(write, write.latest) for write in (alike[:3] if len(alike) > 1 else writes)], fault)
 
-    @precondition(lambda self: self.play.late)
+    @precondition(lambda self: self.play.catalog.late)
     @rule()
     def let_the_catalog_apply_old_requests(self) -> None:
         self.play.apply_late()
@@ -285,12 +298,24 @@ class Histories(RuleBasedStateMachine):
             if another is not write:
                 self.play.commit([(another, another.latest)])
 
+        def append() -> None:
+            self.append_foreign(write.table, [other % 10], "k0")
+
+        def roll_back() -> None:
+            # The only one after which a snapshot on the former head still has the next number.
+            if self._head(write.table):
+                self.roll_back(write.table, other)
+
         acts: list[Callable[[], Any]] = [
-            lambda: self.append_foreign(write.table, [other % 10], "k0"),
+            append,
+            append,
+            commit_other,
             commit_other,
             restart,
             lambda: self.play.stage(write),
-            lambda: self.roll_back(write.table, other) if self._head(write.table) else None,
+            roll_back,
+            roll_back,
+            roll_back,
             lambda: self.expire(write.table),
             lambda: self.delete_foreign("id < 5", ORDERS) if self._head(ORDERS) else None,
             lambda: self.play.commit([(write, write.latest)]),
@@ -337,6 +362,7 @@ class Histories(RuleBasedStateMachine):
         elif act == "roll back":
             self.roll_back(table, pick)
         elif act == "forget":
+            self.play.histories[table].remembered.clear()
             self._foreign(table, owner.forget)
 
     def append_foreign(self, table: str, numbers: list[int], kind: str | None, *, branch: str = "main") -> None:
@@ -387,6 +413,9 @@ class Histories(RuleBasedStateMachine):
         finally:
             for patch in self.patches:
                 patch.stop()
+            if hasattr(self, "play"):
+                self.play.close()
+                del self.play
             shutil.rmtree(self.root)
 
     def _finish(self) -> None:

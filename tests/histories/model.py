@@ -106,6 +106,7 @@ class History:
     """All snapshots that a table has ever had. The model forgets none, whatever the table's owner expires.
 
     :param expired: whether snapshots were ever expired.
+    :param remembered: commit groups that the table's properties have to remember (I10).
     """
 
     rows: dict[int | None, Rows] = field(default_factory=lambda: {None: Counter()})
@@ -115,6 +116,7 @@ class History:
     members: dict[int, list[Generation]] = field(default_factory=dict)
     added: dict[int, int] = field(default_factory=dict)
     expired: bool = False
+    remembered: set[str] = field(default_factory=set)
 
     def lineage(self, snapshot_id: int | None) -> Iterator[int]:
         """A snapshot and all its ancestors, also those that were expired."""

@@ -52,9 +52,9 @@ def compact(table: Table, branch: str) -> None:
     """Rewrite all files into one of each partition, and say so in the summary as engines do."""
     parent = table.snapshot_by_name(branch)
     found = table.scan(snapshot_id=parent.snapshot_id).to_arrow()
-    files = list(_dataframe_to_data_files(table.metadata, found, table.io))
-    if not files:
+    if not found.num_rows:
         return
+    files = list(_dataframe_to_data_files(table.metadata, found, table.io))
     manifest = foreign._manifest(table, files)
     snapshot_id, number = manifest.added_snapshot_id, table.metadata.next_sequence_number()
     path = f"{table.location()}/metadata/snap-{snapshot_id}.avro"

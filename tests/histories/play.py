@@ -31,7 +31,7 @@ from airflow_ckpt_provider.sources import Files, IcebergTable
 from airflow_ckpt_provider.spark.attempt import WriteAttempt
 from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.iceberg import commit as iceberg_commit
-from airflow_ckpt_provider.tables.iceberg.history import SUMMARY_GROUP
+from airflow_ckpt_provider.tables.iceberg.history import PROPERTY_PREFIX, SUMMARY_GROUP
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Play:
         self.histories = {name: History() for name in (ORDERS, LANDING, COPY, MADE)}
         self.writes: list[Write] = []
         self.running: list[Running] = []
-        self.late: list[MeddlingCatalog] = []
+        self.catalog = MeddlingCatalog(self.world)
         self._values = itertools.count(1)
         self._objects: dict[str, bytes] = {}
         self._shown: dict[tuple[str, str], int | None] = {}
@@ -306,9 +306,11 @@ class Play:
     ) -> bool:
         """Commit these together; whether it was reported as committed."""
         write = picked[0][0]
-        catalog = MeddlingCatalog(self.world, fault, lambda: (meanwhile(), self.observe()))
+        self.catalog.expect(fault, lambda: (meanwhile(), self.observe()))
         checkpoints = [self.checkpoint(w, one) for w, one in picked]
-        known = {one.landed for _, one in picked}
+        numbers = self.histories[write.table].numbers
+        # What was rolled back without a trace may land again: the same snapshot under another number.
+        known = {numbers.get(one.landed) for _, one in picked}
         meddled = fault.startswith("overtaken")
 
         def due() -> Due:
@@ -321,28 +323,29 @@ class Play:
 
         iceberg_commit.commit_once.__kwdefaults__["patience_s"] = 0.0 if fault in SILENT else 30.0
         settled = self.step(
-            due, lambda: groups.commit(checkpoints, self.target(write, catalog)), meddled=meddled, unsure=len(picked) > 1
+            due, lambda: groups.commit(checkpoints, self.target(write, self.catalog)), meddled=meddled, unsure=len(picked) > 1
         )
-        if catalog.late:
-            self.late.append(catalog)
         if settled is STOPPED:
             return False
         for (w, one), found in zip(picked, settled, strict=True):
             self._reported(w, one, found.commit)
-            assert not found.landed_now or one.landed not in known, "a commit that was there before is said to have landed now"
-        assert fault not in {"forbidden", *SILENT, *KILLED} or {one.landed for _, one in picked} <= known | {None}
+            assert not found.landed_now or numbers.get(one.landed) not in known, "what was there before is said to have landed now"
+        assert fault not in {"forbidden", *SILENT, *KILLED} or {numbers.get(one.landed) for _, one in picked} <= known | {None}
         return True
 
     def apply_late(self) -> None:
         """Let the catalog get to requests that nobody waits for any more."""
-        for catalog in self.late:
-            for apply in catalog.late:
-                # Whatever the catalog says, nobody hears it.
-                with contextlib.suppress(Exception):
-                    apply()
-            catalog.late.clear()
-        self.late.clear()
+        for apply in self.catalog.late:
+            # Whatever the catalog says, nobody hears it.
+            with contextlib.suppress(Exception):
+                apply()
+        self.catalog.late.clear()
         self.observe()
+
+    def close(self) -> None:
+        """Give back what would outlive this history."""
+        self.catalog.close()
+        self.world.catalog.close()
 
     def _reported(self, write: Write, one: Generation, commit: Commit) -> None:
         """A commit is reported as the table shows it, for ever (I1, I2)."""
@@ -358,12 +361,10 @@ class Play:
         assert one.mark is None or one.replaces or one.mark[1] in {None, one.mark[0]}, (
             "an increment was read, and is not carried on"
         )
-        head = conditions.head_of(conditions.table_of(self, write), write.branch)
-        before = [None, *history.lineage(head)]
         if write.mode != "upsert":
             assert not one.rows.total()
         else:
-            assert any(land(history.rows[at], [one]) == history.rows[at] for at in before), "a commit of changes changed nothing"
+            assert any(land(history.rows[at], [one]) == history.rows[at] for at in history.rows), "its changes were left out"
             one.own.clear()
 
     # -- what others do -----------------------------------------------------------------------------------------------
@@ -435,13 +436,20 @@ class Play:
 
     def _compare(self, name: str, table: Table) -> None:
         history = self.histories[name]
-        for snapshot in sorted(table.metadata.snapshots, key=lambda one: one.sequence_number):
-            if history.numbers.get(snapshot.snapshot_id) != snapshot.sequence_number:
-                self._new_snapshot(name, table, snapshot)
+        new = [one for one in table.metadata.snapshots if history.numbers.get(one.snapshot_id) != one.sequence_number]
+        for snapshot in sorted(new, key=lambda one: one.sequence_number):
+            self._new_snapshot(name, table, snapshot)
+        ours = {one.snapshot_id for one in new if one.snapshot_id in history.members}
+        memories = [text for key, text in table.properties.items() if key.startswith(PROPERTY_PREFIX)]
+        forgotten = {group for group in history.remembered if not any(group in text for text in memories)}
+        assert not forgotten, f"{name} does not remember {forgotten}"
         for branch, ref in sorted(table.metadata.refs.items()):
             if self._shown.get((name, branch)) == ref.snapshot_id:
                 continue
-            self._shown[name, branch] = ref.snapshot_id
+            before, self._shown[name, branch] = self._shown.get((name, branch)), ref.snapshot_id
+            if ref.snapshot_id in ours and (before or branch == "main"):
+                base = next((at for at in history.lineage(ref.snapshot_id) if at not in ours), None)
+                assert base == before, f"{name}@{branch} was at {before}, and a commit was made on {base}"
             found, wanted = rows_in(table, ref.snapshot_id), history.rows[ref.snapshot_id]
             assert found == wanted, f"{name}@{branch}: too many {found - wanted}, missing {wanted - found}"
             snapshot = table.snapshot_by_id(ref.snapshot_id)
@@ -462,6 +470,7 @@ class Play:
             return
         pairs = self.bound_to(group_id)
         members = [one for _, one in pairs]
+        history.remembered.add(group_id)
         # Once rolled back without a trace, a commit may land again; it has the id that it had.
         assert all(one.landed in {None, at} for one in members), "a generation has landed in two snapshots"
         history.rows[at] = land(history.rows[parent], members)
