@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     import pyarrow as pa
@@ -103,6 +103,19 @@ class Base(NamedTuple):
 
     horizon: int
     table: Any
+
+
+class StagedScan(Protocol):
+    """Reads staged files, wherever. Picklable; may hold credentials, so it is never stored."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows."""
+        ...
+
+    def read(self, file: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - as the table lists its files
+        """Rows of one of the files that the table lists."""
+        ...
 
 
 #: The published records of splits, by their ids.
@@ -225,6 +238,18 @@ class Table(Protocol):
 
     def records(self, manifests: Sequence[JsonObject]) -> list[StagedFile]:
         """The files that hold these records of staged files, if the format keeps those in files of their own."""
+        ...
+
+    def staged_files(self, sealed: Sequence[Sealed]) -> Sequence[Any]:
+        """The data files that a commit of these would add, as structs with ``bytes``; all of one kind."""
+        ...
+
+    def staged_scan(self, sealed: Sequence[Sealed], columns: Sequence[str] | None = None) -> StagedScan:
+        """What reads those files.
+
+        :param columns: top-level columns, in this order; all if None.
+        :raises ValueError: if there is no such column.
+        """
         ...
 
     def commit(

@@ -13,14 +13,13 @@ from airflow_ckpt_provider.exceptions import (
     TableExistsError,
     TableMissingError,
 )
-from airflow_ckpt_provider.tables import groups
-from airflow_ckpt_provider.tables.iceberg import commit as iceberg_commit
+from airflow_ckpt_provider.tables import groups, once
 
 
 @pytest.fixture
 def impatient(monkeypatch):
     """The commit gives up at once, as it does after ten minutes without a usable answer."""
-    monkeypatch.setattr(iceberg_commit.commit_once, "__kwdefaults__", {"patience_s": 0.0})
+    monkeypatch.setattr(once, "PATIENCE_S", 0.0)
 
 
 def test_a_write_lands_in_one_snapshot_and_a_repeated_commit_finds_it(world, mode):

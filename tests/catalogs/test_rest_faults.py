@@ -9,7 +9,7 @@ from support.rest_catalog import AFTER, AWAY, BEFORE, REFUSED, ZOMBIE
 from support.world import World
 
 from airflow_ckpt_provider.exceptions import CommitRefusedError, OutcomeUnknownError, RetryableError
-from airflow_ckpt_provider.tables.iceberg import commit as iceberg_commit
+from airflow_ckpt_provider.tables import once
 
 
 @pytest.fixture(params=SWAPS, ids=lambda mode: mode.name)
@@ -28,7 +28,7 @@ def world(rest_server, mode, tmp_path):
 @pytest.fixture
 def impatient(monkeypatch):
     """The commit gives up at once, as it does after ten minutes without a usable answer."""
-    monkeypatch.setattr(iceberg_commit.commit_once, "__kwdefaults__", {"patience_s": 0.0})
+    monkeypatch.setattr(once, "PATIENCE_S", 0.0)
 
 
 def landed(world, mode):

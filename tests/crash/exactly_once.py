@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
 from airflow_ckpt_provider.checkpoint.documents import Header
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.tables.iceberg.history import SUMMARY_GROUP
+from airflow_ckpt_provider.tables.summary import GROUP
 
 if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
@@ -61,7 +61,7 @@ def own_snapshots(world: World) -> list[Snapshot]:
     """Snapshots that carry a key of ours."""
     if not world.catalog.table_exists("shop.orders"):
         return []
-    return [one for one in world.table().snapshots() if one.summary and one.summary[SUMMARY_GROUP]]
+    return [one for one in world.table().snapshots() if one.summary and one.summary[GROUP]]
 
 
 class Midway(NamedTuple):
@@ -103,7 +103,7 @@ def assert_exactly_once(world: World, ids: list[int], keys: tuple[str, ...] = ("
     assert found == ids, f"{len(found) - len(set(found))} rows are doubled and {len(set(ids) - set(found))} are lost"
     own = own_snapshots(world)
     assert len(own) == snapshots, f"{len(own)} snapshots carry keys"
-    assert len({snapshot.summary[SUMMARY_GROUP] for snapshot in own}) == snapshots
+    assert len({snapshot.summary[GROUP] for snapshot in own}) == snapshots
     for key in keys:
         _assert_recorded(world, key, {snapshot.snapshot_id: snapshot for snapshot in own})
     assert_files_are_known(world)
@@ -117,7 +117,7 @@ def _assert_recorded(world: World, key: str, own: dict[int, Snapshot]) -> None:
     assert record.group == group.id
     assert record.rows == seal.rows
     snapshot = own[record.snapshot_id]
-    assert snapshot.summary[SUMMARY_GROUP] == group.id
+    assert snapshot.summary[GROUP] == group.id
     if len(group.members) == 1:
         assert int(snapshot.summary["added-records"]) == seal.rows
         assert int(snapshot.summary["added-data-files"]) == seal.files

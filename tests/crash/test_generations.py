@@ -10,8 +10,7 @@ from crash.run_to import marked
 from support.world import World
 
 from airflow_ckpt_provider.exceptions import DiscardedError, HistoryExpiredError, OutcomeUnknownError, RestartRefusedError
-from airflow_ckpt_provider.tables import groups
-from airflow_ckpt_provider.tables.iceberg import commit as iceberg_commit
+from airflow_ckpt_provider.tables import groups, once
 
 pytestmark = pytest.mark.crash
 
@@ -29,7 +28,7 @@ def world(tmp_path):
 @pytest.fixture
 def in_flight(world, monkeypatch):
     """A commit of the first generation that the catalog has received, and applies when told to."""
-    monkeypatch.setattr(iceberg_commit.commit_once, "__kwdefaults__", {"patience_s": 0.0})
+    monkeypatch.setattr(once, "PATIENCE_S", 0.0)
     catalog = FaultyCatalog(world, "applied_later")
     with pytest.raises(OutcomeUnknownError):
         groups.commit([world.stage().checkpoint], world.target(catalog=catalog))

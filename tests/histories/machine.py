@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 
-from airflow_ckpt_provider.tables.iceberg import commit as iceberg_commit
+from airflow_ckpt_provider.tables import once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,8 +71,8 @@ class Histories(RuleBasedStateMachine):
         numbers = random.Random(0)
         self.patches = [
             mock.patch("uuid.uuid4", lambda: uuid.UUID(int=numbers.getrandbits(128), version=4)),
-            mock.patch.object(iceberg_commit, "FIRST_WAIT_S", 0.0005),
-            mock.patch.object(iceberg_commit.commit_once, "__kwdefaults__", dict(iceberg_commit.commit_once.__kwdefaults__)),
+            mock.patch.object(once, "FIRST_WAIT_S", 0.0005),
+            mock.patch.object(once, "PATIENCE_S", 30.0),
         ]
         # A catalog of its own for each look at a source would be one more engine, with connections and caches.
         self.patches.append(mock.patch("pyiceberg.catalog.load_catalog", lambda *_, **__: self.play.world.catalog))

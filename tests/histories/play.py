@@ -29,10 +29,10 @@ from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.exceptions import CheckpointError, CommitRefusedError, InputChangedError, OutcomeUnknownError
 from airflow_ckpt_provider.sources import Files, IcebergTable
 from airflow_ckpt_provider.spark.attempt import WriteAttempt
-from airflow_ckpt_provider.tables import groups
-from airflow_ckpt_provider.tables.iceberg import commit as iceberg_commit
-from airflow_ckpt_provider.tables.iceberg.history import PROPERTY_PREFIX, SUMMARY_GROUP
+from airflow_ckpt_provider.tables import groups, once
+from airflow_ckpt_provider.tables.iceberg.history import PROPERTY_PREFIX
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.tables.summary import GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -321,7 +321,7 @@ class Play:
                 found.may.add(OutcomeUnknownError)
             return found
 
-        iceberg_commit.commit_once.__kwdefaults__["patience_s"] = 0.0 if fault in SILENT else 30.0
+        once.PATIENCE_S = 0.0 if fault in SILENT else 30.0
         settled = self.step(
             due, lambda: groups.commit(checkpoints, self.target(write, self.catalog)), meddled=meddled, unsure=len(picked) > 1
         )
@@ -460,7 +460,7 @@ class Play:
 
     def _new_snapshot(self, name: str, table: Table, snapshot: Any) -> None:
         history, at, parent = self.histories[name], snapshot.snapshot_id, snapshot.parent_snapshot_id
-        group_id = snapshot.summary[SUMMARY_GROUP]
+        group_id = snapshot.summary[GROUP]
         assert parent is None or parent in history.rows
         assert at not in history.lineage(parent), "a snapshot is its own ancestor"
         history.parents[at], history.numbers[at] = parent, snapshot.sequence_number

@@ -158,7 +158,7 @@ def test_a_row_group_is_not_cut_for_the_target_size(tmp_path):
 
 
 def test_files_are_rolled_at_the_tables_target_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("airflow_ckpt_provider.tables.iceberg.writer.CHUNK_ROWS", 1000)
+    monkeypatch.setattr("airflow_ckpt_provider.tables.fit.CHUNK_ROWS", 1000)
     world = World(tmp_path)
     target = 100_000
     world.create_table(properties={"write.target-file-size-bytes": str(target), "write.parquet.compression-codec": "uncompressed"})
@@ -182,7 +182,7 @@ def test_a_split_without_rows_leaves_no_file(tmp_path):
 
 @pytest.mark.parametrize("target", [1000, 1 << 30], ids=["files closed", "file open"])
 def test_a_write_that_fails_half_way_leaves_no_file(tmp_path, monkeypatch, target):
-    monkeypatch.setattr("airflow_ckpt_provider.tables.iceberg.writer.CHUNK_ROWS", 100)
+    monkeypatch.setattr("airflow_ckpt_provider.tables.fit.CHUNK_ROWS", 100)
     world = World(tmp_path)
     world.create_table(properties={"write.target-file-size-bytes": str(target)})
     bad = pa.concat_tables([rows(0, 1000), rows(1000, 1).set_column(0, "id", pa.nulls(1, pa.int64()))])

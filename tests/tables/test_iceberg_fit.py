@@ -29,7 +29,8 @@ from pyiceberg.types import (
 )
 
 from airflow_ckpt_provider.exceptions import NullInRequiredColumnError, SchemaMismatchError
-from airflow_ckpt_provider.tables.iceberg.fit import Conform, differences, write_schema
+from airflow_ckpt_provider.tables.fit import Conform, differences
+from airflow_ckpt_provider.tables.iceberg.fit import write_schema
 
 AT = datetime(2026, 1, 1, 12, 30, 15, 250000)  # noqa: DTZ001 - a timestamp without a zone
 

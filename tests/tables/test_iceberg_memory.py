@@ -11,7 +11,7 @@ from support.world import World
 WRITER = """
 import sys
 import pyarrow as pa
-from airflow_ckpt_provider.tables.iceberg import writer as module
+from airflow_ckpt_provider.tables import fit as module
 from pathlib import Path
 sys.path.insert(0, sys.argv[4])
 from support.appending import header_of

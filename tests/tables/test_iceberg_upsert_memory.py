@@ -19,7 +19,7 @@ import sys
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 from airflow_ckpt_provider.scan.iceberg import scan_files
-from airflow_ckpt_provider.tables.iceberg import writer as chunks
+from airflow_ckpt_provider.tables import fit as chunks
 from airflow_ckpt_provider.tables.iceberg.upsert import gather, matching, merge, portions
 sys.path.insert(0, sys.argv[1])
 from support.upserting import upsert_writer

@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from typing import TYPE_CHECKING, Self
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from airflow_ckpt_provider.exceptions import RetryableError
-from airflow_ckpt_provider.scan.iceberg import ScanFile
 from airflow_ckpt_provider.sources.packing import pack
 from airflow_ckpt_provider.spark.checks.check import VIEW
 from airflow_ckpt_provider.spark.checks.types import shown, shown_schema
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_ckpt_provider.scan.iceberg import IcebergScan
+    from airflow_ckpt_provider.tables.protocol import StagedScan
 
 #: Bytes that one task reads, and what opening a file counts for.
 _TASK_BYTES, _OPEN_BYTES = 32 << 20, 1 << 20
@@ -39,12 +39,13 @@ _CANCEL_AGAIN_S = 0.25
 class StagedFrame:
     """The DataFrame of some files, which SQL sees as a view, and the Spark jobs that look at it. Nothing is left on leaving it.
 
+    :param scan: reads the files.
     :param open_session: opens a Spark session; called once, when the DataFrame is asked for.
     """
 
-    def __init__(self, scan: IcebergScan, files: Sequence[ScanFile], open_session: Callable[[], SparkSession]) -> None:
-        self._scan = scan
-        self._files = files
+    def __init__(self, scan: StagedScan, files: Sequence[Any], open_session: Callable[[], SparkSession]) -> None:
+        self.scan = scan
+        self.files = files
         self._open_session = open_session
         self._tag = f"ckpt-check-{uuid.uuid4().hex}"
         self._spark: SparkSession | None = None
@@ -125,9 +126,9 @@ class StagedFrame:
         import pyarrow as pa
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        shares = pack([(file, max(file.bytes, _OPEN_BYTES)) for file in self._files], _TASK_BYTES, "The staged files")
+        shares = pack([(file, max(file.bytes, _OPEN_BYTES)) for file in self.files], _TASK_BYTES, "The staged files")
         listed = pa.table({"files": pa.array([msgspec.json.encode(files).decode() for files, _ in shares], pa.string())})
-        payload = dumps(self._scan)
+        payload = dumps((self.scan, type(self.files[0]) if self.files else None))
 
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             from airflow_ckpt_provider.spark.checks.frame import read_files
@@ -140,7 +141,7 @@ class StagedFrame:
             "spark.sql.execution.arrow.localRelationThreshold": "1g",
         }
         self._stack.enter_context(spark_settings(spark, settings))
-        frame = spark.createDataFrame(listed).mapInArrow(task, from_arrow_schema(shown_schema(self._scan.schema)))
+        frame = spark.createDataFrame(listed).mapInArrow(task, from_arrow_schema(shown_schema(self.scan.schema)))
         frame.createOrReplaceTempView(VIEW)
         self._stack.callback(spark.catalog.dropTempView, VIEW)
         return frame
@@ -150,10 +151,11 @@ def read_files(payload: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     """What a Spark task runs on the executor: the rows of its share of the files."""
     import pickle
 
-    scan: IcebergScan = pickle.loads(payload)  # noqa: S301 - from this task's driver, over Spark's own channel
-    schema = shown_schema(scan.schema)
+    scan: StagedScan
+    scan, kind = pickle.loads(payload)  # noqa: S301 - from this task's driver, over Spark's own channel
+    schema, list_of = shown_schema(scan.schema), GenericAlias(list, (kind,))
     for batch in batches:
         for text in batch.column("files").to_pylist():
-            for file in msgspec.json.decode(text, type=list[ScanFile]):
+            for file in msgspec.json.decode(text, type=list_of):
                 for rows in scan.read(file):
                     yield shown(rows, schema)

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.exceptions import (
     TerminalError,
 )
 from airflow_ckpt_provider.spark.checks.frame import StagedFrame
-from airflow_ckpt_provider.spark.checks.rows import StagedFiles, StagedRows
+from airflow_ckpt_provider.spark.checks.rows import StagedRows
 from airflow_ckpt_provider.spark.reason import reason
 from airflow_ckpt_provider.tables.presence import require_all
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_ckpt_provider.spark.checks.check import Check
-    from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
-    from airflow_ckpt_provider.tables.protocol import Sealed
+    from airflow_ckpt_provider.tables.protocol import Sealed, Table
 
 #: Keys that a message shows.
 _KEYS = 5
@@ -59,14 +58,13 @@ class CheckRun:
     """
 
     def __init__(
-        self, checks: Sequence[Check], table: IcebergTarget, sealed: Sequence[Sealed], open_session: Callable[[], SparkSession]
+        self, checks: Sequence[Check], table: Table, sealed: Sequence[Sealed], open_session: Callable[[], SparkSession]
     ) -> None:
         self._checks = checks
         self._table = table
         self._sealed = sealed
-        files = StagedFiles(table, sealed)
-        self._frame = StagedFrame(files.scan, files.files, open_session)
-        self._staged = StagedRows(table.identifier, sealed, files, self._frame)
+        self._frame = StagedFrame(table.staged_scan(sealed), table.staged_files(sealed), open_session)
+        self._staged = StagedRows(table, sealed, self._frame)
 
     def run(self, report: Callable[[Outcome], None]) -> None:
         """Run all checks, one after the other, whatever the ones before it found.

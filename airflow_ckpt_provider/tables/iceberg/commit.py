@@ -16,10 +16,7 @@ Why it is exactly once:
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import random
-import time
 import uuid
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -29,10 +26,7 @@ import msgspec
 
 from airflow_ckpt_provider.exceptions import (
     BindingMismatchError,
-    CommitRefusedError,
     HistoryExpiredError,
-    OutcomeUnknownError,
-    RetryableError,
     RolledBackError,
     RowCountError,
 )
@@ -40,19 +34,19 @@ from airflow_ckpt_provider.tables.iceberg.creation import birth
 from airflow_ckpt_provider.tables.iceberg.history import (
     MAIN,
     PROPERTY_PREFIX,
-    SUMMARY_IDENTITY,
     Remembered,
     begin_memory,
     lineage_of,
     memory_of,
     recall,
     snapshot_id_of,
-    summary_of,
 )
 from airflow_ckpt_provider.tables.iceberg.manifests import to_manifest_file
 from airflow_ckpt_provider.tables.iceberg.marks import remembering
 from airflow_ckpt_provider.tables.iceberg.removal import remove
+from airflow_ckpt_provider.tables.once import keys_of, land
 from airflow_ckpt_provider.tables.protocol import Landed
+from airflow_ckpt_provider.tables.summary import IDENTITY, summary_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -63,12 +57,9 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
-    from airflow_ckpt_provider.checkpoint.documents import Group, Header
+    from airflow_ckpt_provider.checkpoint.documents import Group
     from airflow_ckpt_provider.tables.iceberg.cover import Removal
     from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
-
-#: How long one call keeps trying, in seconds, and the waits between its tries.
-PATIENCE_S, FIRST_WAIT_S, LONGEST_WAIT_S = 600.0, 0.05, 5.0
 
 
 class Commit(NamedTuple):
@@ -91,11 +82,10 @@ class Commit(NamedTuple):
     def snapshot_id(self) -> int:
         return snapshot_id_of(self.group.id)
 
-
-def identity_of(headers: Sequence[Header]) -> str:
-    """Digest of these headers' keys and times, which no other store has."""
-    lines = sorted(f"{header.key}\0{header.generation}\0{header.created_at.isoformat()}" for header in headers)
-    return hashlib.sha256("\0".join(lines).encode()).hexdigest()[:32]
+    @property
+    def keys(self) -> str:
+        """Its keys, for messages."""
+        return keys_of(self.group)
 
 
 def find(table: Table, commit: Commit) -> Landed | None:
@@ -117,7 +107,7 @@ def find(table: Table, commit: Commit) -> Landed | None:
     gone = remembered is not None and remembered.sequence_number > lineage.reaches
     if gone or metadata.snapshot_by_id(commit.snapshot_id) is not None:
         raise RolledBackError(
-            f"The commit {commit.group.id} of {_keys(commit)} is snapshot {commit.snapshot_id} of {name}, which was rolled back: "
+            f"The commit {commit.group.id} of {commit.keys} is snapshot {commit.snapshot_id} of {name}, which was rolled back: "
             f"it is no ancestor of {commit.branch} any more. It is not committed again. To redo the write, run it under another "
             "idempotence key."
         )
@@ -127,7 +117,7 @@ def find(table: Table, commit: Commit) -> Landed | None:
     horizon = commit.group.horizon
     if lineage.reaches > horizon and (memory is None or memory.since > horizon):
         raise HistoryExpiredError(
-            f"It cannot be told whether {_keys(commit)} was committed to {name}: a commit was begun when the table stood at "
+            f"It cannot be told whether {commit.keys} was committed to {name}: a commit was begun when the table stood at "
             f"sequence number {horizon}, the snapshots up to {lineage.reaches} are expired since, and the table property "
             f"{PROPERTY_PREFIX}{commit.group.stream} does not reach back that far either. Nothing was changed. Look for the rows "
             "in the table; if they are there, mark the task as success, if not, run the write under another idempotence key."
@@ -137,10 +127,10 @@ def find(table: Table, commit: Commit) -> Landed | None:
 
 def _require_ours(snapshot: Snapshot, commit: Commit, name: str) -> None:
     """Refuse to take the commit of another checkpoint store for ours: keys are unique in one store only."""
-    identity = snapshot.summary[SUMMARY_IDENTITY] if snapshot.summary else None
+    identity = snapshot.summary[IDENTITY] if snapshot.summary else None
     if commit.identity is not None and identity is not None and identity != commit.identity:
         raise BindingMismatchError(
-            f"{_keys(commit)} was committed to {name} before, as snapshot {snapshot.snapshot_id}, from other staged files than "
+            f"{commit.keys} was committed to {name} before, as snapshot {snapshot.snapshot_id}, from other staged files than "
             "these: another checkpoint store holds a checkpoint with the same key. Nothing was changed and these rows are not in "
             "the table. If they are the same rows, mark the task as success; if not, use another idempotence_key."
         )
@@ -149,50 +139,25 @@ def _require_ours(snapshot: Snapshot, commit: Commit, name: str) -> None:
 def commit_once(
     catalog: Catalog,
     load: Callable[[], Table],
+    name: str,
     commit: Commit,
     before_swap: Callable[[Table], None],
-    *,
     base: Table | None = None,
-    patience_s: float = PATIENCE_S,
 ) -> Landed:
     """Land ``commit`` in one snapshot, or find that it has landed.
 
     :param load: loads the table as it is now, and checks that it is still the same table.
+    :param name: of the table, for messages.
     :param before_swap: last checks on the base that the swap is made on; raises to stop.
     :param base: the table as it was loaded a moment ago, for the first try: a later one was committed to meanwhile, and then
         the swap fails and the next try loads it.
-    :raises OutcomeUnknownError: if the catalog gave no usable answer for ``patience_s`` seconds.
+    :raises OutcomeUnknownError: if the catalog gave no usable answer for a long time.
     """
-    end = time.monotonic() + patience_s
-    tries = 0
-    while True:
-        tries += 1
-        try:
-            outcome = _try(catalog, base if base is not None and tries == 1 else load(), commit, before_swap)
-        except RetryableError as error:
-            # Once a swap was tried, a catalog that does not answer for a moment is asked again.
-            if tries == 1:
-                raise
-            outcome = error
-        if isinstance(outcome, Landed):
-            return outcome
-        wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(tries, 8)) * random.uniform(0.3, 1.0)  # noqa: S311
-        if isinstance(outcome, _refusals()) or time.monotonic() + wait > end:
-            break
-        time.sleep(wait)
-    name, said = ".".join(load().name()), f"{type(outcome).__name__}: {first_line(outcome)}"
-    landed = find(load(), commit)
-    if landed is not None:
-        return landed
-    if isinstance(outcome, _refusals()):
-        raise CommitRefusedError(
-            f"The catalog refused the commit of {_keys(commit)} to {name}: {said}. Nothing was changed, everything stays staged. "
-            "Give the connection the right to commit, then clear the task."
-        ) from outcome
-    raise OutcomeUnknownError(
-        f"The commit of {_keys(commit)} to {name} did not land in {tries} tries over {patience_s:.0f} s; the last error: {said}. "
-        "Nothing is lost: retry the commit task. It looks into the table's history first and lands the snapshot once."
-    ) from outcome
+
+    def swap(number: int) -> Landed | Exception:
+        return _try(catalog, base if base is not None and number == 1 else load(), commit, before_swap)
+
+    return land(swap, lambda: find(load(), commit), f"{commit.keys} to {name}", _refusals())
 
 
 def _try(catalog: Catalog, table: Table, commit: Commit, before_swap: Callable[[Table], None]) -> Landed | Exception:
@@ -279,9 +244,7 @@ def _snapshot(table: Table, commit: Commit) -> Snapshot:
         "changed-partition-count": len({p for manifest in commit.manifests for p in manifest.partitions} | removed.partitions),
     }
     own = {name: str(value) for name, value in facts.items() if value or name == "added-records"}
-    if commit.identity is not None:
-        own[SUMMARY_IDENTITY] = commit.identity
-    own |= {**commit.marks, **summary_of(commit.group)}
+    own |= {**commit.marks, **summary_of(commit.group, commit.identity)}
     return Snapshot(
         snapshot_id=commit.snapshot_id,
         parent_snapshot_id=parent_id,
@@ -315,7 +278,7 @@ def _verified(metadata: TableMetadata, name: str, commit: Commit, timestamp_ms: 
         if added is None or int(added) != rows:
             raise RowCountError(
                 f"Snapshot {commit.snapshot_id} of {name} says that it added {added} rows; {rows} were sealed "
-                f"for {_keys(commit)}. The snapshot has landed: compare the table with its source before anything "
+                f"for {commit.keys}. The snapshot has landed: compare the table with its source before anything "
                 "else writes to it."
             )
         timestamp_ms = snapshot.timestamp_ms
@@ -324,13 +287,3 @@ def _verified(metadata: TableMetadata, name: str, commit: Commit, timestamp_ms: 
 
 def _time(timestamp_ms: int) -> datetime:
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says first: drivers append statements and links to it."""
-    return str(error).strip().partition("\n")[0]
-
-
-def _keys(commit: Commit) -> str:
-    members = commit.group.members
-    return f"the key {members[0].key!r}" + (f" and {len(members) - 1} more" if len(members) > 1 else "")

@@ -14,8 +14,9 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import fingerprint
 from airflow_ckpt_provider.exceptions import RetryableError, SchemaMismatchError, TableMissingError
+from airflow_ckpt_provider.tables.fit import differences
 from airflow_ckpt_provider.tables.iceberg.creation import creatable
-from airflow_ckpt_provider.tables.iceberg.fit import differences, write_schema
+from airflow_ckpt_provider.tables.iceberg.fit import write_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,21 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from airflow_ckpt_provider.exceptions import CorruptObjectError
+from airflow_ckpt_provider.tables.summary import GROUP
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-    from airflow_ckpt_provider.checkpoint.documents import Group, Member
-
-#: Summary entries of our snapshots; read by people, and by the search below.
-SUMMARY_GROUP = "airflow.checkpoint.group"
-SUMMARY_KEY = "airflow.checkpoint.key"
-SUMMARY_GENERATION = "airflow.checkpoint.generation"
-SUMMARY_KEYS = "airflow.checkpoint.keys"
-
-#: Digest of the members' headers: tells commits of one key from two checkpoint stores apart.
-SUMMARY_IDENTITY = "airflow.checkpoint.identity"
 
 #: Prefix of the table properties that say how far a task has read a source, increment by increment.
 MARK_PREFIX = "airflow.checkpoint.read."
@@ -115,7 +106,7 @@ def begin_memory(lineage: Lineage) -> Memory:
     found = [
         Remembered(group_id, snapshot.snapshot_id, snapshot.timestamp_ms, snapshot.sequence_number or 0)
         for snapshot in reversed(lineage.snapshots.values())
-        if snapshot.summary and (group_id := snapshot.summary[SUMMARY_GROUP])
+        if snapshot.summary and (group_id := snapshot.summary[GROUP])
     ]
     memory = Memory(lineage.reaches, ())
     for commit in found:
@@ -151,22 +142,3 @@ def lineage_of(metadata: TableMetadata, branch: str) -> Lineage:
     # Expiry removes the parent of the oldest survivor, or only its id from it: what came before it is not known.
     oldest = next(reversed(found.values()))
     return Lineage(found, (oldest.sequence_number or 1) - 1)
-
-
-def summary_of(group: Group) -> dict[str, str]:
-    """Summary entries of the group's snapshot."""
-    first = group.members[0]
-    entries = {SUMMARY_GROUP: group.id}
-    if len(group.members) == 1:
-        entries |= {SUMMARY_KEY: first.key, SUMMARY_GENERATION: str(first.generation)}
-    else:
-        entries[SUMMARY_KEYS] = _brief(group.members)
-    return entries
-
-
-def _brief(members: tuple[Member, ...]) -> str:
-    """Keys of a group as JSON, cut after 20 so that a summary stays readable; the store has them all."""
-    shown = [member.key for member in members[:20]]
-    if len(members) > len(shown):
-        shown.append(f"and {len(members) - len(shown)} more")
-    return msgspec.json.encode(shown).decode()

@@ -22,8 +22,10 @@ from airflow_ckpt_provider.exceptions import (
     TableMovedError,
     UnsupportedTableError,
 )
+from airflow_ckpt_provider.scan.iceberg import IcebergScan, ScanFile
 from airflow_ckpt_provider.scan.sizes import file_sizes
-from airflow_ckpt_provider.tables.iceberg.commit import Commit, commit_once, find, first_line, identity_of
+from airflow_ckpt_provider.tables.fit import require_fit
+from airflow_ckpt_provider.tables.iceberg.commit import Commit, commit_once, find
 from airflow_ckpt_provider.tables.iceberg.creation import CREATION, new_table, pinned, unborn
 from airflow_ckpt_provider.tables.iceberg.evolution import (
     evolve,
@@ -32,7 +34,7 @@ from airflow_ckpt_provider.tables.iceberg.evolution import (
     require_specs,
     schema_fingerprint,
 )
-from airflow_ckpt_provider.tables.iceberg.fit import require_fit, write_schema
+from airflow_ckpt_provider.tables.iceberg.fit import write_schema
 from airflow_ckpt_provider.tables.iceberg.history import MAIN
 from airflow_ckpt_provider.tables.iceberg.landing import head_id, require_unread
 from airflow_ckpt_provider.tables.iceberg.manifests import FORMAT_VERSION, StagedManifest
@@ -40,10 +42,12 @@ from airflow_ckpt_provider.tables.iceberg.marks import mark_of, marks_of, moves_
 from airflow_ckpt_provider.tables.iceberg.merging import merge, worth_merging
 from airflow_ckpt_provider.tables.iceberg.modes import mode_of
 from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts
+from airflow_ckpt_provider.tables.once import first_line
 from airflow_ckpt_provider.tables.protocol import Base
+from airflow_ckpt_provider.tables.summary import identity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
@@ -339,7 +343,7 @@ class IcebergTarget:
         )  # fmt: skip
         try:
             load = functools.partial(self.load_bound, header.table)
-            return commit_once(self.catalog, load, commit, check, base=base.table if base else None)
+            return commit_once(self.catalog, load, self.identifier, commit, check, base.table if base else None)
         except TableMovedError as error:
             again = [one.header for one in sealed if one.replaced]
             if not again:
@@ -349,6 +353,18 @@ class IcebergTarget:
                 f"{self.identifier}, and that cannot be done file by file: {error} If compaction or another write has taken "
                 "those files, another run of the stage does not bring them back: replace the rows under another idempotence key."
             ) from error
+
+    def staged_files(self, sealed: Sequence[Sealed]) -> list[ScanFile]:
+        """The data files that a commit of these would add."""
+        return [file for one in sealed for file in _scan_files(one)]
+
+    def staged_scan(self, sealed: Sequence[Sealed], columns: Sequence[str] | None = None) -> IcebergScan:
+        """What reads those files; see ``Table.staged_scan``."""
+        # Each may have pinned a schema of its own; the newest has the columns of all.
+        binding = max((one.header.table for one in sealed), key=lambda binding: binding.schema_id)
+        table = self.load_bound(binding)
+        pinned_schema(table, binding)
+        return IcebergScan(table, binding.schema_id, columns)
 
     def records(self, manifests: Sequence[JsonObject]) -> list[StagedFile]:
         """The manifests, as files."""
@@ -366,3 +382,11 @@ class IcebergTarget:
                 "Nothing was committed. Something deletes files that no snapshot references yet, such as an orphan clean-up with "
                 'too short a retention. Stop it, then redo the write with the configuration {"checkpoint": "restart"}.'
             )
+
+
+def _scan_files(one: Sealed) -> Iterator[ScanFile]:
+    for record in one.staged:
+        for file in record.files:
+            # The record counts the rows of all its files; the share of each only sizes the batches.
+            rows = max(1, record.rows * file.bytes // max(record.bytes, 1))
+            yield ScanFile(path=file.path, bytes=file.bytes, rows=rows, spec_id=one.header.table.spec_id)

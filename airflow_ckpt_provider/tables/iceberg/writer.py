@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.exceptions import RowCountError
-from airflow_ckpt_provider.tables.iceberg.fit import Conform, write_schema
+from airflow_ckpt_provider.tables.fit import Conform, gathered
+from airflow_ckpt_provider.tables.iceberg.fit import write_schema
 from airflow_ckpt_provider.tables.iceberg.manifests import write_manifest
 from airflow_ckpt_provider.tables.iceberg.partitions import Partitioner
 from airflow_ckpt_provider.tables.iceberg.rolling import RollingFiles
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
 
     from airflow_ckpt_provider.checkpoint.documents import Split
-
-#: Arrow bytes and rows gathered before they become row groups: the unit of a writer's memory.
-CHUNK_BYTES, CHUNK_ROWS = 64 << 20, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -113,23 +111,7 @@ class IcebergWriter:
 
     def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         """Rows in the table's schema, gathered into chunks of bounded size."""
-        import pyarrow as pa
-
-        want = write_schema(self.facts.schema)
-        conform = Conform(want, self.facts.table, self._names())
-        gathered: list[pa.RecordBatch] = []
-        size = rows = 0
-        for batch in map(conform, batches):
-            if not batch.num_rows:
-                continue
-            gathered.append(batch)
-            size += batch.nbytes
-            rows += batch.num_rows
-            if size >= CHUNK_BYTES or rows >= CHUNK_ROWS:
-                yield pa.Table.from_batches(gathered, schema=want)
-                gathered, size, rows = [], 0, 0
-        if gathered:
-            yield pa.Table.from_batches(gathered, schema=want)
+        return gathered(batches, Conform(write_schema(self.facts.schema), self.facts.table, self._names()))
 
     def _names(self) -> dict[str, str]:
         """The table's column names, by the names that files have to use."""

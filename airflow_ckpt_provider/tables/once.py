@@ -1,0 +1,77 @@
+"""The loop that every commit goes through: look, swap, and on any error look again. No library's own retry is trusted with it."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.exceptions import CommitRefusedError, OutcomeUnknownError, RetryableError
+from airflow_ckpt_provider.tables.protocol import Landed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_ckpt_provider.checkpoint.documents import Group
+
+#: How long one call keeps trying, in seconds, and the waits between its tries.
+PATIENCE_S, FIRST_WAIT_S, LONGEST_WAIT_S = 600.0, 0.05, 5.0
+
+
+def land(
+    swap: Callable[[int], Landed | Exception],
+    look: Callable[[], Landed | None],
+    what: str,
+    refusals: tuple[type[Exception], ...] = (),
+) -> Landed:
+    """Swap a commit in, or find that it has landed.
+
+    :param swap: one try, told its number from 1 on: looks, swaps, and returns the error if the answer was not yes. Raises what
+        no other try can change.
+    :param look: loads the table and looks for the commit.
+    :param what: the commit and its table, for messages, such as ``the key 'a' to shop.orders``.
+    :param refusals: answers that no second try changes.
+    :raises CommitRefusedError: for one of those.
+    :raises OutcomeUnknownError: if there was no usable answer for ``PATIENCE_S`` seconds.
+    """
+    end = time.monotonic() + PATIENCE_S
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            outcome = swap(tries)
+        except RetryableError as error:
+            # Once a swap was tried, a table that does not answer for a moment is asked again.
+            if tries == 1:
+                raise
+            outcome = error
+        if isinstance(outcome, Landed):
+            return outcome
+        wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(tries, 8)) * random.uniform(0.3, 1.0)  # noqa: S311
+        if isinstance(outcome, refusals) or time.monotonic() + wait > end:
+            break
+        time.sleep(wait)
+    said = f"{type(outcome).__name__}: {first_line(outcome)}"
+    landed = look()
+    if landed is not None:
+        return landed
+    if isinstance(outcome, refusals):
+        raise CommitRefusedError(
+            f"The commit of {what} was refused: {said}. Nothing was changed, everything stays staged. Give the connection the "
+            "right to commit, then clear the task."
+        ) from outcome
+    raise OutcomeUnknownError(
+        f"The commit of {what} did not land in {tries} tries over {PATIENCE_S:.0f} s; the last error: {said}. "
+        "Nothing is lost: retry the commit task. It looks into the table's history first and lands the commit once."
+    ) from outcome
+
+
+def keys_of(group: Group) -> str:
+    """The keys of a group, for messages."""
+    members = group.members
+    return f"the key {members[0].key!r}" + (f" and {len(members) - 1} more" if len(members) > 1 else "")
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first: drivers append statements and links to it."""
+    return str(error).strip().partition("\n")[0]
