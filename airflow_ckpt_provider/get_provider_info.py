@@ -10,7 +10,7 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-provider-ckpt",
         "name": "Checkpointed writes",
-        "description": "Checkpointed, exactly-once Spark writes into Apache Iceberg: a retry recovers what was staged.",
+        "description": "Checkpointed, exactly-once Spark writes into Apache Iceberg and Lance: a retry recovers what was staged.",
         "integrations": [
             {
                 "integration-name": "Checkpointed writes",
@@ -23,6 +23,7 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": "Checkpointed writes",
                 "python-modules": [
                     "airflow_ckpt_provider.operators.iceberg",
+                    "airflow_ckpt_provider.operators.lance",
                     "airflow_ckpt_provider.operators.commit",
                 ],
             }

@@ -49,6 +49,7 @@ class TableBinding(Part, frozen=True, kw_only=True):
     :param spec_id: partition spec that all attempts write with.
     :param schema_fingerprint: SHA-256 of that schema.
     :param creation: metadata of a table that the commit is to create, in the format's own terms; None for one that exists.
+    :param base: what else tells the table from another of its name, for formats without an identity; it is no part of what binds.
     """
 
     format: str
@@ -59,6 +60,7 @@ class TableBinding(Part, frozen=True, kw_only=True):
     spec_id: int
     schema_fingerprint: str
     creation: JsonObject | None = None
+    base: JsonObject | None = None
 
 
 class Origin(Part, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from airflow_ckpt_provider.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.checkpoint import State
-    from airflow_ckpt_provider.checkpoint.documents import Seal
+    from airflow_ckpt_provider.checkpoint.documents import Commit, Seal
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 
 
@@ -28,11 +28,12 @@ class SplitCounts(TypedDict):
 class CommitFacts(TypedDict):
     """The commit as the table shows it.
 
-    ``snapshot_id`` is None if there was nothing to write; ``committed_at`` is ISO 8601 in UTC; ``landed_now`` is False if
-    an earlier attempt's commit was found.
+    ``snapshot_id`` of an Iceberg table, or ``version`` of a Lance dataset; None if there was nothing to write. ``committed_at`` is
+    ISO 8601 in UTC; ``landed_now`` is False if an earlier attempt's commit was found.
     """
 
-    snapshot_id: int | None
+    snapshot_id: NotRequired[int | None]
+    version: NotRequired[int | None]
     committed_at: str
     landed_now: bool
 
@@ -85,6 +86,16 @@ def reference(
     )
     if seal.counts:
         found["counts"] = dict(seal.counts)
+    return found
+
+
+def commit_facts(checkpoint: Checkpoint, commit: Commit, *, landed_now: bool) -> CommitFacts:
+    """The commit of a checkpoint, in the words of its table format."""
+    found = CommitFacts(committed_at=commit.committed_at.isoformat(), landed_now=landed_now)
+    if checkpoint.header.table.format == "lance":
+        found["version"] = commit.snapshot_id
+    else:
+        found["snapshot_id"] = commit.snapshot_id
     return found
 
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.reference import resolve
 from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
-from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
+from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook, storage_options
 from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.tables.lance.table import FORMAT as LANCE
+from airflow_ckpt_provider.tables.lance.table import LanceTarget
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -25,9 +27,11 @@ def find_checkpoint(pointer: str | Reference, checkpoint_conn_id: str) -> Checkp
     return resolve(CheckpointHook(conn_id).get_conn(), pointer)
 
 
-def iceberg_target(checkpoint: Checkpoint) -> IcebergTarget:
+def target_of(checkpoint: Checkpoint) -> IcebergTarget | LanceTarget:
     """The table that a checkpoint is bound to, by the connection id its header remembers."""
     header = checkpoint.header
+    if header.table.format == LANCE:
+        return LanceTarget(header.table.identifier, storage_options(header.connections.table or None))
     return IcebergTarget(iceberg_catalog(header.connections.table), header.table.identifier, header.table.branch)
 
 
@@ -44,7 +48,7 @@ def reached(pointer: str | Reference, until: State, checkpoint_conn_id: str) -> 
     state = checkpoint.state()
     if state is State.COMMITTED or state is until:
         return True
-    if checkpoint.group() is not None and groups.landed(checkpoint, iceberg_target(checkpoint)) is not None:
+    if checkpoint.group() is not None and groups.landed(checkpoint, target_of(checkpoint)) is not None:
         return True
     if state is State.DISCARDED and not isinstance(pointer, str):
         checkpoint.require_live()

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State
-from airflow_ckpt_provider.checkpoint.reference import CommitFacts, pointers, reference
+from airflow_ckpt_provider.checkpoint.reference import commit_facts, pointers, reference
 from airflow_ckpt_provider.exceptions import CheckpointMissingError, InvalidInputError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
-from airflow_ckpt_provider.hooks.lookup import find_checkpoint, iceberg_target
+from airflow_ckpt_provider.hooks.lookup import find_checkpoint, target_of
 from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.spark.checks.check import parse_checks
 from airflow_ckpt_provider.spark.checks.run import CheckRun
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.reference import Reference
     from airflow_ckpt_provider.spark.checks.check import Check, CheckSpec
     from airflow_ckpt_provider.spark.checks.run import Outcome
-    from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
-    from airflow_ckpt_provider.tables.protocol import Sealed
+    from airflow_ckpt_provider.tables.protocol import Sealed, Table
 
 
 class CheckpointCommitOperator(BaseOperator):
@@ -105,7 +104,7 @@ class CheckpointCommitOperator(BaseOperator):
                 )
             checkpoints.append(checkpoint)
         header = checkpoints[0].header
-        table = iceberg_target(checkpoints[0])
+        table = target_of(checkpoints[0])
         checks = parse_checks(self.checks)
         self.log.info("Committing %d checkpoint(s) to %s, key %s.", len(checkpoints), header.table.identifier, header.key)
         settled = groups.commit(checkpoints, table, (lambda sealed: self._check(checks, sealed, table)) if checks else None)
@@ -115,7 +114,7 @@ class CheckpointCommitOperator(BaseOperator):
         references = [_committed(one, pointer) for one, pointer in zip(settled, found, strict=True)]
         return references if is_list else references[0]
 
-    def _check(self, checks: Sequence[Check], sealed: Sequence[Sealed], table: IcebergTarget) -> None:
+    def _check(self, checks: Sequence[Check], sealed: Sequence[Sealed], table: Table) -> None:
         """Run the checks over what is about to land."""
         rows = sum(one.seal.rows for one in sealed)
         self.log.info("Running %d checks over %s staged rows of %s.", len(checks), f"{rows:,}", table.identifier)
@@ -150,9 +149,7 @@ class CheckpointCommitOperator(BaseOperator):
 def _committed(one: groups.Settled, pointer: str | Reference) -> Reference:
     map_index = None if isinstance(pointer, str) else pointer.get("map_index")
     found = reference(one.checkpoint, one.seal, State.COMMITTED, recovered=one.seal.splits, written=0, map_index=map_index)
-    found["commit"] = CommitFacts(
-        snapshot_id=one.commit.snapshot_id, committed_at=one.commit.committed_at.isoformat(), landed_now=one.landed_now
-    )
+    found["commit"] = commit_facts(one.checkpoint, one.commit, landed_now=one.landed_now)
     return found
 
 

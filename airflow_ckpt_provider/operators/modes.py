@@ -9,10 +9,15 @@ from airflow_ckpt_provider.sources import Source
 from airflow_ckpt_provider.sources.transform import parse_name
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
 
-#: Parameters of each mode, as the operator names them.
-TAKEN = {
+    #: Names of parameters, by mode.
+    Taken = Mapping[str, tuple[str, ...]]
+
+#: Parameters of each mode of an Iceberg table, as the operator names them.
+ICEBERG: Taken = {
     "create": ("partition_by", "sort_by", "table_properties", "location"),
     "append": (),
     "overwrite": ("overwrite_filter",),
@@ -20,8 +25,18 @@ TAKEN = {
     "upsert": ("upsert_keys", "when_matched", "when_not_matched"),
 }
 
-#: All of them; templated.
-PARAMETERS = tuple(name for names in TAKEN.values() for name in names)
+#: The same of a Lance dataset.
+LANCE: Taken = {
+    "create": ("storage_version", "stable_row_ids"),
+    "append": (),
+    "overwrite": (),
+}
+
+
+def parameters_in(taken: Taken) -> tuple[str, ...]:
+    """All of them."""
+    return tuple(name for names in taken.values() for name in names)
+
 
 #: Parameters that are a list, or a single string for a list of one.
 _LISTS = frozenset({"upsert_keys", "partition_by", "sort_by"})
@@ -29,21 +44,23 @@ _LISTS = frozenset({"upsert_keys", "partition_by", "sort_by"})
 _CHOICES = {"when_matched": ("update", "ignore"), "when_not_matched": ("insert", "ignore")}
 
 
-def parameters_of(operator: Any) -> JsonObject:  # noqa: ANN401 - it has the attributes of PARAMETERS
+def parameters_of(operator: Any, taken: Taken) -> JsonObject:  # noqa: ANN401 - it has all parameters as attributes
     """What the user set, for the mode; called again once templates are rendered.
+
+    :param taken: the modes there are.
 
     :raises InvalidInputError: for a mode that does not exist, or that does not take what it is given.
     """
     mode = operator.mode
     if "{{" in str(mode):
         return {}
-    if mode not in TAKEN:
-        raise InvalidInputError(f"mode={mode!r}: the modes are {', '.join(TAKEN)}.")
-    given = {name: getattr(operator, name) for name in PARAMETERS}
+    if mode not in taken:
+        raise InvalidInputError(f"mode={mode!r}: the modes are {', '.join(taken)}.")
+    given = {name: getattr(operator, name) for name in parameters_in(taken)}
     found = {name: _plain(name, value) for name, value in given.items() if value is not None}
     for name in found:
-        if name not in TAKEN[mode]:
-            (takes,) = (other for other, names in TAKEN.items() if name in names)
+        if name not in taken[mode]:
+            (takes,) = (other for other, names in taken.items() if name in names)
             raise InvalidInputError(f"{name} belongs to mode={takes!r}; this is mode={mode!r}.")
     if mode == "upsert":
         if not found.get("upsert_keys"):
@@ -67,6 +84,10 @@ def _plain(name: str, value: object) -> object:
         if not items or not all(isinstance(item, str) and item.strip() for item in items):
             raise InvalidInputError(f"{name}={value!r} is not a list of names.")
         return items
+    if name == "stable_row_ids":
+        if not isinstance(value, bool):
+            raise InvalidInputError(f"stable_row_ids={value!r} is neither True nor False.")
+        return value
     if name == "table_properties":
         if not isinstance(value, dict):
             raise InvalidInputError(f"table_properties={value!r} is not a mapping.")

@@ -41,7 +41,7 @@ def test_a_reference_holds_these_members_and_no_others(store):
         "counts": {"inserted": 50, "updated": 200},
     }
     assert set(Reference.__annotations__) == {*pointer, "commit"}
-    assert set(CommitFacts.__annotations__) == {"snapshot_id", "committed_at", "landed_now"}
+    assert set(CommitFacts.__annotations__) == {"snapshot_id", "version", "committed_at", "landed_now"}
 
 
 @pytest.mark.parametrize("letter", ["k", "ü", "鍵", "🔑"])

@@ -23,9 +23,10 @@ def test_the_policy_of_a_later_version_is_refused_at_parse_time():
         stage(on_change="continue")
 
 
-def test_the_source_of_a_later_version_is_refused_at_parse_time():
-    with pytest.raises(NotSupportedYetError, match="LanceDataset"):
-        LanceDataset("anything")
+def test_a_lance_source_that_cannot_work_is_refused_at_parse_time():
+    for wrong in ({"columns": []}, {"columns": "id"}, {"max_split_bytes": 0}):
+        with pytest.raises(InvalidInputError, match="LanceDataset"):
+            LanceDataset("/data/vectors.lance", **wrong)
 
 
 def test_every_mode_is_taken_with_its_parameters():

@@ -1,0 +1,99 @@
+"""The stage into a Lance dataset."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow_ckpt_provider.hooks.checkpoint import storage_options
+from airflow_ckpt_provider.operators.modes import LANCE, parameters_in, parameters_of
+from airflow_ckpt_provider.operators.stage import CheckpointedWriteOperator
+from airflow_ckpt_provider.tables.lance.table import LanceTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+    from airflow_ckpt_provider.sources import Source
+
+Mode = Literal["create", "append", "overwrite"]
+
+
+class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
+    """Write a source into a Lance dataset, checkpointed: a retry recovers what was staged and writes only the rest.
+
+    The rows land in the dataset, in one version, when a ``CheckpointCommitOperator`` commits the reference that this returns.
+
+    :param uri: the dataset: an absolute path, or a URI such as ``s3://bucket/vectors.lance`` (templated)
+    :param source: what to read: a source such as ``Files``, ``LanceDataset`` or ``SparkDataFrame``, or a path or glob of Parquet
+        files (templated)
+    :param transform: a function from a ``pyarrow.RecordBatch`` to a batch, a table, or an iterable of batches; or its name as
+        ``"package.module:function"``; None to write the rows as they are
+    :param mode: how the rows land, in one version: ``"append"``; ``"create"`` makes the dataset, which must not exist;
+        ``"overwrite"`` replaces all rows, and with them the indexes (templated)
+    :param storage_version: with ``create``: version of the file format (templated)
+    :param stable_row_ids: with ``create``: whether rows keep their ids when they are moved
+    :param idempotence_key: the name under which this write is remembered, up to 512 characters. Default: DAG, task, run and map
+        index (templated)
+    :param on_change: what to do if the key belongs to a write with another dataset, source, mode or transform: ``"fail"``, or
+        ``"restart"`` to discard what is staged and begin anew
+    :param on_rerun: what to do if the key is committed already: ``"reuse"`` checks and reports the existing version;
+        ``"replace"`` writes anew, and its commit removes exactly the fragments that the earlier one committed for rows of this key
+    :param lance_conn_id: connection of type ``checkpoint`` with the credentials of the dataset's storage; those of the environment
+        if None
+    :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; ``local[*]`` if ``spark_default`` does not exist
+    :param spark_conf: Spark configuration of the session (templated)
+    :param checkpoint_conn_id: connection of type ``checkpoint``; a folder below ``AIRFLOW_HOME`` if ``checkpoint_default`` does
+        not exist
+    :returns: the checkpoint reference, see ``airflow_ckpt_provider.checkpoint.reference.Reference``
+    """
+
+    _commit_is = "version"
+
+    template_fields: Sequence[str] = ("uri", "source", "mode", *parameters_in(LANCE), "idempotence_key", "spark_conf")
+    template_fields_renderers = {"spark_conf": "json"}  # noqa: RUF012 - Airflow's own attribute
+
+    def __init__(
+        self,
+        *,
+        uri: str,
+        source: Source | str,
+        transform: Callable[..., Any] | str | None = None,
+        mode: Mode = "append",
+        storage_version: str | None = None,
+        stable_row_ids: bool | None = None,
+        idempotence_key: str | None = None,
+        on_change: Literal["fail", "restart", "continue"] = "fail",
+        on_rerun: Literal["reuse", "replace"] = "reuse",
+        lance_conn_id: str | None = None,
+        spark_conn_id: str = "spark_default",
+        spark_conf: Mapping[str, str] | None = None,
+        checkpoint_conn_id: str = "checkpoint_default",
+        **kwargs: Any,  # noqa: ANN401 - BaseOperator's
+    ) -> None:
+        super().__init__(
+            source=source,
+            transform=transform,
+            mode=mode,
+            idempotence_key=idempotence_key,
+            on_change=on_change,
+            on_rerun=on_rerun,
+            spark_conn_id=spark_conn_id,
+            spark_conf=spark_conf,
+            checkpoint_conn_id=checkpoint_conn_id,
+            **kwargs,
+        )
+        self.uri = uri
+        self.storage_version = storage_version
+        self.stable_row_ids = stable_row_ids
+        self.lance_conn_id = lance_conn_id
+        self._parameters()
+
+    @property
+    def _table_conn_id(self) -> str:
+        return self.lance_conn_id or ""
+
+    def _target(self) -> LanceTarget:
+        return LanceTarget(self.uri, storage_options(self.lance_conn_id))
+
+    def _parameters(self) -> JsonObject:
+        return parameters_of(self, LANCE)

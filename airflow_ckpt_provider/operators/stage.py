@@ -1,0 +1,200 @@
+"""The stage, whatever the table: writes rows into files that no commit references yet, and remembers each split."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from airflow.sdk import BaseOperator
+
+from airflow_ckpt_provider.checkpoint.checkpoint import State
+from airflow_ckpt_provider.checkpoint.documents import Connections
+from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.checkpoint.reference import commit_facts, reference
+from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
+from airflow_ckpt_provider.hooks.errors import airflow_errors
+from airflow_ckpt_provider.hooks.sources import source_options
+from airflow_ckpt_provider.hooks.spark import spark_target
+from airflow_ckpt_provider.operators.identity import default_key, origin_of, restart_token
+from airflow_ckpt_provider.operators.modes import require_policies, require_usable
+from airflow_ckpt_provider.sources import Files, SparkDataFrame
+from airflow_ckpt_provider.sources.transform import Transform
+from airflow_ckpt_provider.spark.attempt import WriteAttempt, require_shared_store
+from airflow_ckpt_provider.spark.request import WriteRequest
+from airflow_ckpt_provider.spark.rounds import LazySession, StageRounds
+from airflow_ckpt_provider.spark.session import require_equal_pyspark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from airflow.sdk import Context
+
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+    from airflow_ckpt_provider.checkpoint.reference import Reference
+    from airflow_ckpt_provider.sources import Source
+    from airflow_ckpt_provider.spark.attempt import Round
+    from airflow_ckpt_provider.spark.session import SparkTarget
+    from airflow_ckpt_provider.spark.stage import Progress
+    from airflow_ckpt_provider.tables.protocol import Table
+
+
+class CheckpointedWriteOperator(BaseOperator):
+    """What the stages of all table formats have in common; see ``CheckpointedIcebergWriteOperator``."""
+
+    #: What a commit of this format is called.
+    _commit_is: ClassVar[str]
+
+    #: Whether the table's schema may grow before the first row is staged.
+    _evolve_schema: bool = False
+
+    def __init__(
+        self,
+        *,
+        source: Source | str,
+        transform: Callable[..., Any] | str | None,
+        mode: str,
+        idempotence_key: str | None,
+        on_change: Literal["fail", "restart", "continue"],
+        on_rerun: Literal["reuse", "replace"],
+        spark_conn_id: str,
+        spark_conf: Mapping[str, str] | None,
+        checkpoint_conn_id: str,
+        **kwargs: Any,  # noqa: ANN401 - BaseOperator's
+    ) -> None:
+        super().__init__(**kwargs)
+        require_policies(on_change, on_rerun)
+        require_usable(source, transform)
+        # Airflow renders templates inside a source in place: a copy of its own keeps mapped tasks apart.
+        self.source = copy.copy(source)
+        self.transform = transform
+        self.mode = mode
+        self.idempotence_key = idempotence_key
+        self.on_change = on_change
+        self.on_rerun = on_rerun
+        self.spark_conn_id = spark_conn_id
+        self.spark_conf = spark_conf
+        self.checkpoint_conn_id = checkpoint_conn_id
+        self._has_key = idempotence_key is not None
+        self._rounds: StageRounds | None = None
+        self._killed = False
+
+    @property
+    def _table_conn_id(self) -> str:
+        """Id of the connection that opens the table."""
+        raise NotImplementedError
+
+    def _target(self) -> Table:
+        """The table, from its connection."""
+        raise NotImplementedError
+
+    def _parameters(self) -> JsonObject:
+        """What the mode is told."""
+        raise NotImplementedError
+
+    def prepare_for_execution(self) -> CheckpointedWriteOperator:
+        """Copy for one execution, with a source of its own, because its templates are rendered in place."""
+        other = super().prepare_for_execution()
+        object.__setattr__(other, "source", copy.copy(self.source))
+        return other
+
+    def execute(self, context: Context) -> Reference:
+        """Stage what is missing, seal, and return the reference."""
+        with airflow_errors():
+            return self._execute(context)
+
+    def on_kill(self) -> None:
+        """Stop the Spark job (I12), or keep it from starting. What is staged stays."""
+        self._killed = True
+        if self._rounds is not None:
+            self.log.info("Stopping the Spark job. Splits staged so far stay staged.")
+            self._rounds.cancel()
+
+    def _execute(self, context: Context) -> Reference:
+        require_equal_pyspark()
+        # A template that renders to nothing must not fall back to the default in silence.
+        key = (
+            IdempotenceKey("None" if self.idempotence_key is None else self.idempotence_key)
+            if self._has_key
+            else default_key(context)
+        )
+        context["ti"].xcom_push(key="idempotence_key", value=key.value)
+        target = spark_target(self.spark_conn_id, self.spark_conf or {})
+        with LazySession(target, f"checkpoint {key}", self._starting) as session:
+            attempt = self._open(context, key, session)
+            checkpoint = attempt.checkpoint
+            self.log.info(
+                "Idempotence key %s, generation %d, table %s, store %s: %s.",
+                key, checkpoint.header.generation, checkpoint.header.table.identifier, checkpoint.store.uri, attempt.state,
+            )  # fmt: skip
+            for line in attempt.evolved:
+                self.log.info("The schema of %s was evolved: %s.", checkpoint.header.table.identifier, line)
+            if attempt.commit is not None:
+                return self._reused(context, attempt)
+            self._rounds = StageRounds(session, context["ti"].try_number)
+            if self._killed:
+                self._rounds.cancel()
+            self._rounds.run(attempt, self._announce, self._report)
+            if not session.started:
+                self.log.info("Everything is staged. No Spark is started.")
+        seal = attempt.seal()
+        recovered = attempt.recovered(seal)
+        self.log.info(
+            "Sealed: %d splits (%d recovered, %d written now), %s rows in %d files%s. Ready to be committed.",
+            seal.splits, recovered, seal.splits - recovered, f"{seal.rows:,}", seal.files, _counted(seal.counts),
+        )  # fmt: skip
+        map_index = origin_of(context).map_index
+        return reference(checkpoint, seal, State.SEALED, recovered=recovered, written=seal.splits - recovered, map_index=map_index)
+
+    def _open(self, context: Context, key: IdempotenceKey, session: LazySession) -> WriteAttempt:
+        source = Files(self.source) if isinstance(self.source, str) else self.source
+        origin = origin_of(context)
+        store = CheckpointHook(self.checkpoint_conn_id).get_conn()
+        require_shared_store(store, session.target)
+        request = WriteRequest(
+            key=key,
+            source=source,
+            options=source_options(source),
+            transform=Transform(self.transform) if self.transform is not None else None,
+            mode=self.mode,
+            parameters=self._parameters(),
+            connections=Connections(table=self._table_conn_id, spark=self.spark_conn_id, checkpoint=self.checkpoint_conn_id),
+            origin=origin,
+            on_change="restart" if self.on_change == "restart" else "fail",
+            on_rerun="replace" if self.on_rerun == "replace" else "reuse",
+            evolve_schema=self._evolve_schema,
+            sample=(lambda: source.sample(session.get())) if isinstance(source, SparkDataFrame) else None,
+            restart_token=restart_token(context),
+        )
+        return WriteAttempt(store, self._target(), request)
+
+    def _announce(self, found: Round) -> None:
+        total, missing = len(found.plan.splits), len(found.missing)
+        which = f"Round {found.number}: " if found.number > 1 else ""
+        self.log.info("%s%d splits planned: %d are staged already, %d to write.", which, total, total - missing, missing)
+
+    def _starting(self, target: SparkTarget) -> None:
+        self.log.info("Starting a session on %s.", target.name)
+
+    def _report(self, progress: Progress) -> None:
+        self.log.info("%s", progress)
+
+    def _reused(self, context: Context, attempt: WriteAttempt) -> Reference:
+        commit = attempt.commit
+        seal = attempt.checkpoint.sealed()
+        if commit is None or seal is None:
+            raise InvalidInputError(f"{attempt.checkpoint!r} is recorded as committed, but it has no seal: its store was altered.")
+        attempt.verify_commit()
+        self.log.info(
+            "The key is committed already as %s %s, at %s. Nothing is written; no Spark is started.",
+            self._commit_is, commit.snapshot_id, commit.committed_at.isoformat(),
+        )  # fmt: skip
+        map_index = origin_of(context).map_index
+        found = reference(attempt.checkpoint, seal, State.COMMITTED, recovered=seal.splits, written=0, map_index=map_index)
+        found["commit"] = commit_facts(attempt.checkpoint, commit, landed_now=False)
+        return found
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    """What became of the rows, where a mode distinguishes: ``; inserted 5, unchanged 3``."""
+    return "; " + ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())) if counts else ""

@@ -1,0 +1,264 @@
+"""The source ``LanceDataset``: a Lance dataset at a version that is pinned when the write is planned.
+
+A split is a few fragments. A retry reads exactly those, with the deletions of that version, however the dataset moved on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_ckpt_provider.checkpoint.checkpoint import now
+from airflow_ckpt_provider.checkpoint.documents import Part, Plan, Split
+from airflow_ckpt_provider.checkpoint.location import normal_uri
+from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError, RetryableError
+from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+
+#: Rows of a batch, and its bytes, whichever is reached first.
+_BATCH_ROWS, _BATCH_BYTES = 8192, 16 << 20
+
+#: Bytes that a row is reckoned with where a fragment does not say how large its files are.
+_ROW_BYTES = 1024
+
+
+class LanceDataset:
+    """A Lance dataset to read.
+
+    :param uri: an absolute path, or a URI such as ``s3://bucket/vectors.lance`` (templated)
+    :param version: version to read; the latest, when the write is planned, if None (templated)
+    :param filter: rows to keep, as SQL such as ``"label = 'cat' and score > 0.5"`` (templated)
+    :param columns: columns to read, in this order; all if None (templated)
+    :param conn_id: Airflow connection of type ``checkpoint`` with the credentials of the storage; those of the environment if None
+    :param max_split_bytes: bytes of data files of one split, about; a fragment is never cut
+    :raises InvalidInputError: when the DAG is parsed, for parameters that cannot work
+    """
+
+    template_fields = ("uri", "version", "filter", "columns")
+
+    #: The operator hands over storage options.
+    conn_kind = "checkpoint"
+
+    def __init__(
+        self,
+        uri: str,
+        version: int | str | None = None,
+        filter: str | None = None,  # noqa: A002 - Lance's own word for it
+        columns: Sequence[str] | None = None,
+        conn_id: str | None = None,
+        max_split_bytes: int = DEFAULT_SPLIT_BYTES,
+    ) -> None:
+        if isinstance(columns, str) or (columns is not None and not columns):
+            raise InvalidInputError(
+                f"LanceDataset(columns={columns!r}): must be a list of at least one column name, or None for all."
+            )
+        if max_split_bytes <= 0:
+            raise InvalidInputError(f"LanceDataset(max_split_bytes={max_split_bytes}): must be positive.")
+        self.uri = uri
+        self.version = version
+        self.filter = filter
+        self.columns = None if columns is None else list(columns)
+        self.conn_id = conn_id
+        self.max_split_bytes = max_split_bytes
+
+    def __repr__(self) -> str:
+        facts = [f"{name}={value!r}" for name, value in self.describe().items() if name != "lance"]
+        return f"LanceDataset({', '.join([repr(self.uri), *facts])})"
+
+    def describe(self) -> JsonObject:
+        """What decides which rows are read."""
+        facts: JsonObject = {"lance": normal_uri(self.uri)}
+        for name in ("version", "filter", "columns"):
+            value = getattr(self, name)
+            if value is not None:
+                facts[name] = str(value) if name == "version" else value
+        return facts
+
+    def plan(self, options: Mapping[str, str]) -> Plan:
+        """Pin the version and cut its fragments into splits.
+
+        :raises InvalidInputError: for a version, column or filter that cannot be, before Spark starts.
+        """
+        version = self._wanted_version()
+        place = _Place(normal_uri(self.uri), dict(options))
+        dataset = place.open(version)
+        pinned = _Pinned(dataset.version, place.made_at(dataset))
+        self._require_readable(dataset)
+        fragments = [(one.fragment_id, _bytes_of(one.metadata)) for one in dataset.get_fragments()]
+        splits = pack(fragments, self.max_split_bytes, f"The dataset {place.uri}")
+        inputs: JsonObject = {
+            "dataset": place.uri,
+            "version": pinned.version,
+            "made_at": pinned.made_at,
+            "fragments": len(fragments),
+            "bytes": sum(size for _, size in fragments),
+        }
+        if self.filter is not None:
+            inputs["filter"] = self.filter
+        return Plan(
+            created_at=now(),
+            inputs=inputs,
+            splits=tuple(
+                Split(id=f"{number:06d}", bytes=size, read=LanceSplit(pinned.version, pinned.made_at, tuple(ids)).to_json())
+                for number, (ids, size) in enumerate(splits)
+            ),
+        )
+
+    def verify(self, splits: Sequence[Split], options: Mapping[str, str]) -> None:
+        """Check that the pinned version is still there.
+
+        :raises InputChangedError: if it was cleaned up.
+        """
+        if splits:
+            _Place(normal_uri(self.uri), dict(options)).pinned(LanceSplit.from_json(splits[0].read))
+
+    def schema(self, plan: Plan, options: Mapping[str, str]) -> pa.Schema | None:
+        """Columns of the rows."""
+        place = _Place(normal_uri(self.uri), dict(options))
+        dataset = place.open(msgspec.convert(plan.inputs["version"], int))
+        return dataset.scanner(columns=self.columns, filter=self.filter).projected_schema
+
+    def reader(self, options: Mapping[str, str]) -> LanceReader:
+        """What executors read with."""
+        return LanceReader(_Place(normal_uri(self.uri), dict(options)), self.columns, self.filter)
+
+    def _wanted_version(self) -> int | None:
+        if self.version is None:
+            return None
+        try:
+            version = int(self.version)
+        except ValueError:
+            version = 0
+        if version <= 0:
+            raise InvalidInputError(f"{self!r}: the version must be a positive number; a template may have rendered to nothing.")
+        return version
+
+    def _require_readable(self, dataset: Any) -> None:  # noqa: ANN401 - a LanceDataset
+        try:
+            # Reads nothing, but binds columns and filter to the schema.
+            _ = dataset.scanner(columns=self.columns, filter=self.filter).projected_schema
+            dataset.scanner(columns=self.columns, filter=self.filter).explain_plan()
+        except (OSError, ValueError, KeyError) as error:
+            raise InvalidInputError(f"{self!r} does not fit the dataset: {_first_line(error)}") from error
+
+
+class LanceSplit(Part, frozen=True):
+    """What a split reads.
+
+    :param version: the pinned version.
+    :param made_at: when it was made, which tells it from one of another dataset at the same place.
+    :param fragments: ids.
+    """
+
+    version: int
+    made_at: str
+    fragments: tuple[int, ...]
+
+    def to_json(self) -> JsonObject:
+        """As stored in a plan."""
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_json(cls, value: JsonObject) -> LanceSplit:
+        """As read from a plan."""
+        return msgspec.convert(value, cls)
+
+
+class LanceReader:
+    """Reads splits of ``LanceDataset``. Picklable; holds credentials, so it never goes into the store."""
+
+    def __init__(self, place: _Place, columns: Sequence[str] | None, row_filter: str | None) -> None:
+        self._place = place
+        self._columns = columns
+        self._filter = row_filter
+
+    def read(self, split: Split, expected: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+        """Rows of the split, fragment after fragment, in each one's order.
+
+        :raises InputChangedError: if the version is gone.
+        """
+        del expected
+        wanted = LanceSplit.from_json(split.read)
+        dataset = self._place.pinned(wanted)
+        for fragment_id in wanted.fragments:
+            fragment = dataset.get_fragment(fragment_id)
+            yield from fragment.to_batches(
+                columns=self._columns,
+                filter=self._filter,
+                batch_size=_BATCH_ROWS,
+                batch_readahead=2,
+            )
+
+
+class _Pinned(msgspec.Struct):
+    version: int
+    made_at: str
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a dataset is, and how it is opened."""
+
+    uri: str
+    options: Mapping[str, str] = field(repr=False)
+
+    def open(self, version: int | None) -> Any:  # noqa: ANN401 - a LanceDataset
+        """The dataset at a version, or at its latest.
+
+        :raises InvalidInputError: if there is none.
+        """
+        import lance
+
+        try:
+            return lance.dataset(self.uri.removeprefix("file://"), version=version, storage_options=dict(self.options) or None)
+        except ValueError as error:
+            if "not found" not in str(error).lower():
+                raise RetryableError(f"The Lance dataset {self.uri} could not be opened: {_first_line(error)}") from error
+            what = f"There is no version {version} of" if version is not None else "There is no"
+            raise InvalidInputError(f"{what} Lance dataset at {self.uri}. Check the URI and the connection.") from error
+        except OSError as error:
+            raise RetryableError(f"The Lance dataset {self.uri} could not be opened: {_first_line(error)}") from error
+
+    def pinned(self, split: LanceSplit) -> Any:  # noqa: ANN401 - a LanceDataset
+        """The dataset as it was planned.
+
+        :raises InputChangedError: if it is another one, or its version is gone.
+        """
+        try:
+            dataset = self.open(split.version)
+        except InvalidInputError as error:
+            raise self._changed(split) from error
+        if self.made_at(dataset) != split.made_at:
+            raise self._changed(split)
+        return dataset
+
+    def made_at(self, dataset: Any) -> str:  # noqa: ANN401 - a LanceDataset
+        """When the version was made."""
+        return str(dataset.get_version()["timestamp"].astimezone(UTC).isoformat())
+
+    def _changed(self, split: LanceSplit) -> InputChangedError:
+        return InputChangedError(
+            f"Version {split.version} of {self.uri}, which this write reads, is gone: old versions were cleaned up, or the dataset "
+            "was "
+            'made anew. Redo the write on the dataset as it is now by running with the configuration {"checkpoint": "restart"}; to '
+            "keep "
+            "a version while it is read, give it a tag."
+        )
+
+
+def _bytes_of(fragment: Any) -> int:  # noqa: ANN401 - a FragmentMetadata
+    known = sum(file.file_size_bytes or 0 for file in fragment.files)
+    return known or int(fragment.physical_rows) * _ROW_BYTES
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

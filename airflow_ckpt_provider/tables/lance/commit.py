@@ -1,0 +1,175 @@
+"""One Lance commit, exactly once: load, look, build on that very version, swap, and on any error look again.
+
+Lance rebases a plain ``Append`` over whatever was committed meanwhile, also over the same append: whoever looks first and appends
+then has both of two racers land. So no commit here is one that Lance could rebase over another of ours:
+
+- rows are added by an ``Update`` that also carries one fragment of the dataset, the one with the lowest id, unchanged. Two of
+  those conflict, and a foreign append passes. A dataset without fragments has none to carry: there it is a ``Merge``;
+- ``Overwrite`` is tried without retries, which makes it fail unless the version it was built on is still the last.
+
+Why it is exactly once: a commit succeeds only if no other commit of ours came after the version that was searched; an error,
+whatever it says, is followed by a new load and a new search.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_ckpt_provider.exceptions import RowCountError, TableMovedError
+from airflow_ckpt_provider.tables.lance.fragments import metadata_of
+from airflow_ckpt_provider.tables.lance.history import Search, committed_at, find
+from airflow_ckpt_provider.tables.once import keys_of, land
+from airflow_ckpt_provider.tables.protocol import Landed
+from airflow_ckpt_provider.tables.summary import summary_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pyarrow as pa
+    from lance import LanceDataset
+
+    from airflow_ckpt_provider.checkpoint.documents import Group
+    from airflow_ckpt_provider.tables.lance.files import DatasetFiles
+    from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+
+
+class Swap(NamedTuple):
+    """An operation and how often Lance may rebase it over commits of others."""
+
+    operation: Any
+    max_retries: int
+
+
+#: Rebases over foreign commits that do not conflict.
+_REBASES = 20
+
+
+class Commit(NamedTuple):
+    """What is to be committed.
+
+    :param identity: digest of the headers of all members.
+    :param staged: all staged fragments of the group.
+    :param swap: makes the operation on a version of the dataset; None stands for one that does not exist yet.
+    :param properties: more of what the transaction says of itself.
+    """
+
+    group: Group
+    identity: str
+    staged: Sequence[StagedFragments]
+    swap: Callable[[LanceDataset | None], Swap]
+    properties: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def keys(self) -> str:
+        """Its keys, for messages."""
+        return keys_of(self.group)
+
+    @property
+    def search(self) -> Search:
+        """What is looked for in the versions of the dataset."""
+        return Search(self.group, self.identity, self.keys)
+
+
+def commit_once(
+    files: DatasetFiles,
+    load: Callable[[], LanceDataset | None],
+    commit: Commit,
+    before_swap: Callable[[LanceDataset | None], None],
+    base: tuple[LanceDataset | None] | None = None,
+) -> Landed:
+    """Land ``commit`` in one version, or find that it has landed.
+
+    :param load: loads the dataset as it is now, and checks that it is still the same one; None if it is to be created.
+    :param before_swap: last checks on the version that the commit is built on; raises to stop.
+    :param base: the dataset as it was loaded a moment ago, for the first try.
+    """
+
+    def swap(number: int) -> Landed | Exception:
+        return _try(files, base[0] if base is not None and number == 1 else load(), commit, before_swap)
+
+    def look() -> Landed | None:
+        dataset = load()
+        return None if dataset is None else find(dataset, commit.search)
+
+    return land(swap, look, f"{commit.keys} to {files.uri}")
+
+
+def _try(
+    files: DatasetFiles, dataset: LanceDataset | None, commit: Commit, before_swap: Callable[[LanceDataset | None], None]
+) -> Landed | Exception:
+    """Find the commit in these versions or swap it in; what Lance raised if it did not say yes."""
+    from lance import LanceDataset
+    from lance.dataset import Transaction
+
+    landed = None if dataset is None else find(dataset, commit.search)
+    if landed is not None:
+        return landed
+    before_swap(dataset)
+    operation, max_retries = commit.swap(dataset)
+    properties = {**commit.properties, **summary_of(commit.group, commit.identity)}
+    # Its own id each time: Lance takes a transaction of the same id for the same, whatever is in it.
+    transaction = Transaction(
+        read_version=0 if dataset is None else dataset.version, operation=operation, transaction_properties=properties
+    )
+    try:
+        made = LanceDataset.commit(
+            files.address if dataset is None else dataset,
+            transaction,
+            max_retries=max_retries,
+            storage_options=files.storage_options,
+        )
+    except Exception as error:  # noqa: BLE001 - whatever it is, only the dataset's versions know the outcome
+        return error
+    return _verified(made, commit)
+
+
+def _verified(dataset: LanceDataset, commit: Commit) -> Landed:
+    """The commit as the version it made shows it (I2)."""
+    names = {fragment.name for one in commit.staged for fragment in one.fragments}
+    found = [fragment.metadata for fragment in dataset.get_fragments()]
+    rows = sum(one.physical_rows for one in found if len(one.files) == 1 and one.files[0].path in names)
+    sealed = sum(one.rows for one in commit.staged)
+    if rows != sealed:
+        raise RowCountError(
+            f"Version {dataset.version} of {dataset.uri} holds {rows} rows in the staged files; {sealed} were sealed for "
+            f"{commit.keys}. The version has landed: compare the dataset with its source before anything else writes to it."
+        )
+    return Landed(dataset.version, committed_at(dataset), landed_now=True)
+
+
+def adding(dataset: LanceDataset, staged: Sequence[StagedFragments], removed: frozenset[str] = frozenset()) -> Swap:
+    """Add fragments; see the module's text.
+
+    :param removed: names of data files whose fragments are removed in the same version.
+    :raises TableMovedError: if the dataset does not have all of those as they were written.
+    """
+    from lance import LanceOperation
+
+    there = [fragment.metadata for fragment in dataset.get_fragments()]
+    gone = [one for one in there if len(one.files) == 1 and one.files[0].path in removed]
+    if len(gone) != len(removed):
+        raise TableMovedError(
+            f"{len(removed) - len(gone)} of {len(removed)} files that are to be replaced are not in {dataset.uri} any more: "
+            "compaction or another write has taken them. Nothing was committed."
+        )
+    new = metadata_of(staged)
+    if not there:
+        return Swap(LanceOperation.Merge(new, dataset.lance_schema, preserves_nullability=True), _REBASES)
+    lowest = min(there, key=lambda one: one.id)
+    removed_ids = [one.id for one in gone]
+    return Swap(
+        LanceOperation.Update(
+            removed_fragment_ids=removed_ids,
+            updated_fragments=[] if lowest.id in removed_ids else [lowest],
+            new_fragments=new,
+        ),
+        _REBASES,
+    )
+
+
+def overwriting(schema: pa.Schema, staged: Sequence[StagedFragments]) -> Swap:
+    """Take the place of everything, or come into being."""
+    from lance import LanceOperation
+
+    return Swap(LanceOperation.Overwrite(schema, metadata_of(staged)), 0)

@@ -1,0 +1,61 @@
+"""Staged fragments: what is stored of them, and Lance's own description made of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_ckpt_provider.checkpoint.documents import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+
+
+class StagedFragment(Part, frozen=True, array_like=True):
+    """One data file that is to become a fragment: its name below ``data``, rows and size in bytes."""
+
+    name: str
+    rows: int
+    bytes: int
+
+
+class StagedFragments(Part, frozen=True, kw_only=True):
+    """The fragments of one split.
+
+    :param fields: ids of the fields that have a column in each file, in the order of the columns.
+    :param storage_version: version of the file format, such as ``2.2``.
+    """
+
+    fragments: tuple[StagedFragment, ...]
+    fields: tuple[int, ...]
+    storage_version: str
+
+    @property
+    def rows(self) -> int:
+        return sum(fragment.rows for fragment in self.fragments)
+
+    def to_json(self) -> JsonObject:
+        """As stored in a staged record."""
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_json(cls, value: JsonObject) -> StagedFragments:
+        """As read from a staged record or seal."""
+        return msgspec.convert(value, cls)
+
+
+def metadata_of(staged: Iterable[StagedFragments]) -> list[Any]:
+    """Lance's description of all these fragments; they get their ids from the commit."""
+    from lance.fragment import DataFile, FragmentMetadata
+
+    found = []
+    for one in staged:
+        major, _, minor = one.storage_version.partition(".")
+        fields, columns = list(one.fields), list(range(len(one.fields)))
+        for fragment in one.fragments:
+            file = DataFile(fragment.name, fields, columns, int(major), int(minor), fragment.bytes)
+            found.append(FragmentMetadata(id=0, files=[file], physical_rows=fragment.rows))
+    return found

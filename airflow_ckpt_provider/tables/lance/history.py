@@ -1,0 +1,123 @@
+"""Finding a commit in a dataset's versions (I1, I10).
+
+The commit's name stands in the properties of the transaction that made a version. Versions are searched from the one on that the
+commit was begun at; where one of them was cleaned up, Lance's own ``get_transactions`` stops in silence, which would read as "not
+committed", and ``delta`` raises.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_ckpt_provider.exceptions import BindingMismatchError, HistoryExpiredError, RolledBackError, TableMissingError
+from airflow_ckpt_provider.tables.protocol import Landed
+from airflow_ckpt_provider.tables.summary import GROUP, IDENTITY
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from lance import LanceDataset
+
+    from airflow_ckpt_provider.checkpoint.documents import Group
+
+
+class Search(NamedTuple):
+    """What is looked for.
+
+    :param identity: digest of the headers of all members, if they are known.
+    :param keys: for messages.
+    """
+
+    group: Group
+    identity: str | None
+    keys: str
+
+
+def find(dataset: LanceDataset, search: Search) -> Landed | None:
+    """Look for a group in the versions after its horizon.
+
+    :returns: the commit, or None if it certainly is not among the versions of this dataset.
+    :raises HistoryExpiredError: if a version that could be the commit was cleaned up (I10).
+    :raises RolledBackError: if it landed, and the dataset was restored to a version before it.
+    """
+    begin, end = search.group.horizon, dataset.version
+    if end < begin:
+        raise TableMissingError(
+            f"The Lance dataset {dataset.uri} is at version {end}, and a commit of {search.keys} was begun when it was at version "
+            f"{begin}: it was removed and made anew since. Rows staged for the old dataset are not committed to the new one. Run "
+            "the stage under another idempotence key."
+        )
+    if not any(_is_it(transaction, search.group.id) for transaction in _transactions(dataset, begin, end, search)):
+        return None
+    return _landed(dataset, begin, end, search)
+
+
+def committed_at(dataset: LanceDataset) -> datetime:
+    """When the version that ``dataset`` shows was made."""
+    # Lance gives local time without a zone.
+    made: Any = dataset.get_version()["timestamp"]
+    return made.astimezone(UTC)  # type: ignore[no-any-return]
+
+
+def _transactions(dataset: LanceDataset, begin: int, end: int, search: Search) -> list[Any]:
+    """The transactions that made the versions after ``begin``.
+
+    :raises HistoryExpiredError: if one of them is gone.
+    """
+    found: list[Any] = []
+    try:
+        if begin == 0 and end > 0:
+            # ``delta`` compares two versions, and there is none before the first.
+            found.append(dataset.read_transaction(1))
+            begin = 1
+        if end > begin:
+            found += dataset.delta(begin_version=begin, end_version=end).list_transactions()
+    except (OSError, ValueError) as error:
+        raise HistoryExpiredError(
+            f"It cannot be told whether {search.keys} was committed to {dataset.uri}: a commit was begun when it was at version "
+            f"{search.group.horizon}, and versions since then were cleaned up ({error}). Nothing was changed. Look for the rows in "
+            "the dataset; if they are there, mark the task as success, if not, run the write under another idempotence key."
+        ) from error
+    return found
+
+
+def _landed(dataset: LanceDataset, begin: int, end: int, search: Search) -> Landed:
+    """Which version is the commit, and whether the dataset still shows it."""
+    from lance import LanceOperation
+
+    landed: int | None = None
+    shows: dict[int, bool] = {}
+    for version in range(begin + 1, end + 1):
+        transaction = dataset.read_transaction(version)
+        if landed is None and _is_it(transaction, search.group.id):
+            _require_ours(transaction, version, dataset, search)
+            landed = version
+            shows[version] = True
+        elif landed is not None:
+            operation = transaction.operation if transaction is not None else None
+            before = operation.version if isinstance(operation, LanceOperation.Restore) else version - 1
+            shows[version] = shows.get(before, False)
+    if landed is None:
+        raise HistoryExpiredError(f"A version of {dataset.uri} was cleaned up while it was searched for {search.keys}. Try again.")
+    if not shows[end]:
+        raise RolledBackError(
+            f"The commit {search.group.id} of {search.keys} is version {landed} of {dataset.uri}, which was then restored to a "
+            "version before it. It is not committed again. To redo the write, run it under another idempotence key."
+        )
+    return Landed(landed, committed_at(dataset.checkout_version(landed)), landed_now=False)
+
+
+def _is_it(transaction: Any, group_id: str) -> bool:  # noqa: ANN401 - a lance.Transaction, or None for a version without one
+    return transaction is not None and (transaction.transaction_properties or {}).get(GROUP) == group_id
+
+
+def _require_ours(transaction: Any, version: int, dataset: LanceDataset, search: Search) -> None:  # noqa: ANN401 - see above
+    """Refuse to take the commit of another checkpoint store for ours: keys are unique in one store only."""
+    identity = transaction.transaction_properties.get(IDENTITY)
+    if search.identity is not None and identity is not None and identity != search.identity:
+        raise BindingMismatchError(
+            f"{search.keys} was committed to {dataset.uri} before, as version {version}, from other staged files than these: "
+            "another checkpoint store holds a checkpoint with the same key. Nothing was changed and these rows are not in the "
+            "dataset. If they are the same rows, mark the task as success; if not, use another idempotence_key."
+        )

@@ -1,0 +1,51 @@
+"""Rows of staged files, read before any version refers to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.checkpoint.documents import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from airflow_ckpt_provider.tables.lance.files import DatasetFiles
+
+#: Rows of a batch.
+_BATCH_ROWS = 8192
+
+
+class DataFile(Part, frozen=True):
+    """One data file: its name below ``data`` and its size."""
+
+    name: str
+    bytes: int
+
+
+class FileScan:
+    """Reads data files, all of them with the same columns. Picklable; holds storage options.
+
+    :param schema: of the files' rows.
+    :param columns: top-level columns to read, in this order; all if None.
+    :raises ValueError: if there is no such column.
+    """
+
+    def __init__(self, files: DatasetFiles, schema: pa.Schema, columns: Sequence[str] | None = None) -> None:
+        import pyarrow as pa
+
+        strange = [name for name in columns or () if name not in schema.names]
+        if strange:
+            raise ValueError(f"There is no column {strange[0]!r}; there are {', '.join(schema.names)}.")
+        self._files = files
+        self.schema = schema if columns is None else pa.schema([schema.field(name) for name in columns], schema.metadata)
+
+    def read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
+        """Rows of a file, in their order."""
+        from lance.file import LanceFileSession
+
+        session = LanceFileSession(self._files.address, storage_options=self._files.storage_options)
+        reader = session.open_reader(f"data/{file.name}", columns=self.schema.names)
+        for batch in reader.read_all(batch_size=_BATCH_ROWS).to_batches():
+            yield batch.select(self.schema.names)

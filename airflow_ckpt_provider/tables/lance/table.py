@@ -1,0 +1,395 @@
+"""A Lance dataset as this provider uses it: bound to its columns and to a version, written, committed once."""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from airflow_ckpt_provider.checkpoint.documents import TableBinding
+from airflow_ckpt_provider.checkpoint.location import StorageLocation
+from airflow_ckpt_provider.exceptions import (
+    InvalidInputError,
+    NotSupportedYetError,
+    RetryableError,
+    RolledBackError,
+    RowCountError,
+    SchemaMismatchError,
+    StagedFileMissingError,
+    TableExistsError,
+    TableMissingError,
+    UnsupportedTableError,
+)
+from airflow_ckpt_provider.tables.fit import require_fit
+from airflow_ckpt_provider.tables.lance.commit import Commit, commit_once
+from airflow_ckpt_provider.tables.lance.files import DatasetFiles
+from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.history import Search, committed_at, find
+from airflow_ckpt_provider.tables.lance.modes import mode_of
+from airflow_ckpt_provider.tables.lance.scan import DataFile, FileScan
+from airflow_ckpt_provider.tables.lance.schema import (
+    LEAVES_ONLY,
+    file_fields,
+    fingerprint,
+    schema_from_json,
+    schema_to_json,
+)
+from airflow_ckpt_provider.tables.lance.writer import LanceWriter, WriterFacts
+from airflow_ckpt_provider.tables.once import first_line, keys_of
+from airflow_ckpt_provider.tables.protocol import Base
+from airflow_ckpt_provider.tables.summary import identity_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import pyarrow as pa
+    from lance import LanceDataset
+
+    from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan, StagedFile
+    from airflow_ckpt_provider.tables.protocol import Landed, Sealed, StagedOf, Writer
+
+#: Stored in the header and in references.
+FORMAT = "lance"
+
+#: The only line of versions that is written to.
+BRANCH = "main"
+
+#: File format of datasets that are created, where nothing else is asked for.
+STORAGE_VERSION = "2.2"
+
+#: Property of the transaction that makes a dataset: which binding it was made by.
+MADE_BY = "airflow.checkpoint.dataset"
+
+
+class LanceTarget:
+    """A dataset at a URI.
+
+    :param uri: local path or object storage, such as ``s3://bucket/vectors.lance``.
+    :param options: storage options, with credentials.
+    :raises InvalidInputError: if the URI is none, or carries credentials.
+    """
+
+    branch = BRANCH
+
+    def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
+        self.identifier = StorageLocation(uri).uri.rstrip("/")
+        self.files = DatasetFiles(self.identifier, dict(options or {}))
+
+    def load(self) -> LanceDataset:
+        """The dataset as it is now.
+
+        :raises TableMissingError: if it does not exist.
+        :raises UnsupportedTableError: if its files are of a format that cannot be written from here.
+        """
+        import lance
+
+        try:
+            dataset = lance.dataset(self.files.address, storage_options=self.files.storage_options)
+        except ValueError as error:
+            if "not found" not in str(error).lower():
+                raise self._unreachable(error) from error
+            raise TableMissingError(
+                f"There is no Lance dataset at {self.identifier}. Write it with mode='create' first, or check the URI and the "
+                "connection."
+            ) from error
+        except Exception as error:
+            raise self._unreachable(error) from error
+        version = dataset.data_storage_version
+        if version not in LEAVES_ONLY:
+            raise UnsupportedTableError(
+                f"The Lance dataset {self.identifier} has files of the storage version {version}; written are "
+                f"{', '.join(LEAVES_ONLY)}. Copy it into a dataset of one of those."
+            )
+        return dataset
+
+    def _unreachable(self, error: Exception) -> RetryableError:
+        return RetryableError(
+            f"The Lance dataset {self.identifier} could not be opened: {type(error).__name__}: {first_line(error)}"
+        )
+
+    def _load_if_any(self) -> LanceDataset | None:
+        try:
+            return self.load()
+        except TableMissingError:
+            return None
+
+    # -- before anything is staged ----------------------------------------------------------------------------------------
+
+    def validate(self, mode: str, parameters: JsonObject) -> None:
+        """Refuse what cannot work before anything is read or recorded."""
+        own = mode_of(mode, parameters)
+        strange = sorted(parameters.keys() - own.takes)
+        if strange:
+            raise InvalidInputError(f"mode={mode!r} does not take {', '.join(strange)}.")
+        if mode != "create":
+            self.load()
+
+    def binding(self) -> TableBinding:
+        """Columns and version of the dataset as it is now."""
+        dataset = self.load()
+        return TableBinding(
+            format=FORMAT,
+            identifier=self.identifier,
+            uuid="",
+            branch=BRANCH,
+            schema_id=0,
+            spec_id=0,
+            schema_fingerprint=fingerprint(dataset.lance_schema),
+            base={"version": dataset.version, "committed_at": committed_at(dataset).isoformat()},
+        )
+
+    def creation(self, rows: pa.Schema, parameters: JsonObject) -> TableBinding:
+        """Columns of a dataset to be; see ``Table.creation``."""
+        from lance.schema import LanceSchema
+
+        if self._load_if_any() is not None:
+            raise self._exists()
+        return TableBinding(
+            format=FORMAT,
+            identifier=self.identifier,
+            uuid=uuid.uuid4().hex,
+            branch=BRANCH,
+            schema_id=0,
+            spec_id=0,
+            schema_fingerprint=fingerprint(LanceSchema.from_pyarrow(rows)),
+            creation={"schema": schema_to_json(rows), "storage_version": parameters.get("storage_version", STORAGE_VERSION)},
+        )
+
+    def require_creatable(self, binding: TableBinding) -> None:
+        """Check that nobody else created the dataset; see ``Table.require_creatable``."""
+        self.load_bound(binding)
+
+    def _exists(self) -> TableExistsError:
+        return TableExistsError(
+            f"mode='create' makes the Lance dataset {self.identifier}, and there is one, which this write did not make. Nothing "
+            "was changed. Use mode='append' or 'overwrite' to write into it, another URI, or remove it."
+        )
+
+    def evolve(self, rows: pa.Schema) -> list[str]:
+        """Refused; see ``Table.evolve``."""
+        del rows
+        raise NotSupportedYetError("evolve_schema is not supported for Lance datasets yet. Add the columns first.")
+
+    def base(self, binding: TableBinding) -> Base:
+        """The dataset as it is now; its history stands at its version."""
+        dataset = self.load_bound(binding)
+        return Base(0 if dataset is None else dataset.version, dataset)
+
+    def head(self, binding: TableBinding) -> int | None:
+        """Version that the dataset shows."""
+        dataset = self.load_bound(binding)
+        return None if dataset is None else dataset.version
+
+    def mark(self, stream: str) -> JsonObject | None:
+        """Refused: Lance has no place that a commit can write to and that outlives its versions."""
+        raise NotSupportedYetError(
+            "A source with since='last_commit' cannot be written into a Lance dataset yet: how far it was read would not outlive "
+            "the clean-up of old versions."
+        )
+
+    def check_fit(self, rows: pa.Schema, binding: TableBinding) -> None:
+        """Refuse rows of this schema, listing every difference."""
+        require_fit(rows, self._facts(binding).schema, self.identifier)
+
+    def provisional(self, header: Header) -> bool:
+        """Whether staged files depend on files of the dataset."""
+        del header
+        return False
+
+    def following(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sequence[str]) -> Plan | None:
+        """There is one round."""
+        del header, plans, staged, replaced
+        return None
+
+    def writer(self, header: Header, plans: Sequence[Plan], staged: StagedOf) -> Writer:
+        """Writer with the columns that the header pinned."""
+        del plans, staged
+        return LanceWriter(self._facts(header.table))
+
+    def gather(self, header: Header, manifests: Sequence[JsonObject], stem: Callable[[], str]) -> Sequence[JsonObject]:
+        """One record of all fragments."""
+        del header, stem
+        own = [StagedFragments.from_json(manifest) for manifest in manifests]
+        kinds = {(one.fields, one.storage_version) for one in own}
+        return [
+            StagedFragments(
+                fragments=tuple(f for one in own if (one.fields, one.storage_version) == (fields, version) for f in one.fragments),
+                fields=fields,
+                storage_version=version,
+            ).to_json()
+            for fields, version in sorted(kinds)
+        ]
+
+    def _facts(self, binding: TableBinding) -> WriterFacts:
+        from lance.schema import LanceSchema
+
+        dataset = self.load_bound(binding)
+        if dataset is None and binding.creation is not None:
+            schema = schema_from_json(str(binding.creation["schema"]))
+            fields = file_fields(LanceSchema.from_pyarrow(schema))
+            return WriterFacts(self.identifier, self.files, schema, tuple(fields), str(binding.creation["storage_version"]))
+        if dataset is None:
+            raise self._missing(binding)
+        self._require_columns(dataset, binding)
+        fields = file_fields(dataset.lance_schema)
+        return WriterFacts(self.identifier, self.files, dataset.schema, tuple(fields), dataset.data_storage_version)
+
+    # -- committing -------------------------------------------------------------------------------------------------------
+
+    def load_bound(self, binding: TableBinding) -> LanceDataset | None:
+        """The dataset as it is now, if it is still the one that was bound (I6); None if it is to be created.
+
+        :raises TableExistsError: if it is to be created and somebody else created one.
+        :raises TableMissingError: if it was removed, or made anew, since.
+        """
+        dataset = self._load_if_any()
+        if binding.creation is not None:
+            if dataset is not None and not self._made_by(dataset, binding):
+                raise self._exists()
+            return dataset
+        if dataset is None or not self._still(dataset, binding):
+            raise self._missing(binding)
+        return dataset
+
+    def _made_by(self, dataset: LanceDataset, binding: TableBinding) -> bool:
+        """Whether the first version is of the binding's own making; True if that was cleaned up, and the search has to tell."""
+        try:
+            first = dataset.read_transaction(1)
+        except OSError:
+            return True
+        return first is not None and (first.transaction_properties or {}).get(MADE_BY) == binding.uuid
+
+    def _still(self, dataset: LanceDataset, binding: TableBinding) -> bool:
+        """Whether the version that was bound is one of this dataset; True if it was cleaned up."""
+        bound: Any = binding.base or {}
+        if dataset.version < int(bound["version"]):
+            return False
+        try:
+            then = dataset if dataset.version == bound["version"] else dataset.checkout_version(bound["version"])
+        except (OSError, ValueError):
+            return True
+        return committed_at(then).isoformat() == str(bound["committed_at"])
+
+    def _missing(self, binding: TableBinding) -> TableMissingError:
+        bound: Any = binding.base or {}
+        return TableMissingError(
+            f"The Lance dataset {self.identifier} that this checkpoint was begun with, at version {bound.get('version')} of "
+            f"{bound.get('committed_at')}, is gone, or was made anew since. Rows staged for it are not committed to another one. "
+            "Run the stage under another idempotence key."
+        )
+
+    def _require_columns(self, dataset: LanceDataset, binding: TableBinding) -> None:
+        if fingerprint(dataset.lance_schema) != binding.schema_fingerprint:
+            raise SchemaMismatchError(
+                f"The columns of the Lance dataset {self.identifier} were changed since this checkpoint was begun, and Lance would "
+                "read the staged rows by the old columns' ids. Nothing was committed. Redo the write with the configuration "
+                '{"checkpoint": "restart"}.'
+            )
+
+    def find(self, group: Group, headers: Sequence[Header]) -> Landed | None:
+        """Look for the commit of ``group`` in the dataset's versions; with the headers of all, it must be the commit of those."""
+        dataset = self.load_bound(headers[0].table)
+        if dataset is None:
+            return None
+        identity = identity_of(headers) if len(headers) == len(group.members) else None
+        return find(dataset, Search(group, identity, keys_of(group)))
+
+    def landed_earlier(self, groups: Iterable[Group], headers: Sequence[Header], table: LanceDataset | None) -> str | None:
+        """Id of the first of these groups whose rows are in the dataset; one that was rolled back has none there.
+
+        :raises HistoryExpiredError: if the versions that could tell are gone (I10).
+        """
+        del headers
+        if table is None:
+            return None
+        for group in groups:
+            try:
+                if find(table, Search(group, None, keys_of(group))) is not None:
+                    return group.id
+            except RolledBackError:
+                continue
+        return None
+
+    def require_together(self, headers: Sequence[Header]) -> None:
+        """Refuse checkpoints that cannot land in one commit."""
+        first = headers[0]
+        others = sorted({header.mode for header in headers})
+        if len(others) > 1 or any(header.parameters != first.parameters for header in headers):
+            raise InvalidInputError(
+                f"One commit lands in one way, but these checkpoints of {self.identifier} have the modes {', '.join(others)}, or "
+                "other parameters of them. Use one commit task for each."
+            )
+        if len({header.key for header in headers if header.table.creation is not None}) > 1:
+            raise InvalidInputError(
+                f"{len(headers)} checkpoints cannot create one dataset, {self.identifier}: each has its own columns and identity. "
+                "Create it with one stage that is not mapped, and let the mapped ones append."
+            )
+
+    def adds_only(self, headers: Sequence[Header]) -> bool:
+        """Whether commits of these would leave each other's rows where they are; see ``Table.adds_only``."""
+        return all(mode_of(header.mode, header.parameters).additive for header in headers)
+
+    def changes_nothing(self, sealed: Sequence[Sealed]) -> bool:
+        """Whether these add and remove nothing. A dataset is created even if it has no rows."""
+        first = sealed[0].header
+        if first.table.creation is not None or mode_of(first.mode, first.parameters).replaces:
+            return False
+        return not any(one.seal.rows or one.replaced for one in sealed)
+
+    def commit(
+        self,
+        group: Group,
+        sealed: Sequence[Sealed],
+        before_swap: Callable[[LanceDataset | None], None],
+        base: Base | None = None,
+    ) -> Landed:
+        """Land all staged fragments of ``group`` in one version, once; see ``Table.commit``."""
+        staged = [StagedFragments.from_json(manifest) for one in sealed for manifest in one.seal.manifests]
+        rows, held = sum(one.seal.rows for one in sealed), sum(one.rows for one in staged)
+        if rows != held:
+            raise RowCountError(f"{rows} rows are sealed for {self.identifier}, but the staged fragments hold {held} (I2).")
+        header = sealed[0].header
+        mode = mode_of(header.mode, header.parameters)
+
+        def check(dataset: LanceDataset | None) -> None:
+            for one in sealed:
+                if dataset is not None:
+                    self._require_columns(dataset, one.header.table)
+            before_swap(dataset)
+
+        commit = Commit(
+            group,
+            identity_of([one.header for one in sealed]),
+            staged,
+            lambda dataset: mode.swap(dataset, sealed, staged),
+            {MADE_BY: header.table.uuid} if header.table.creation is not None else {},
+        )
+        load = functools.partial(self.load_bound, header.table)
+        return commit_once(self.files, load, commit, check, None if base is None else (base.table,))
+
+    def staged_files(self, sealed: Sequence[Sealed]) -> list[DataFile]:
+        """The data files that a commit of these would add."""
+        staged = [StagedFragments.from_json(manifest) for one in sealed for manifest in one.seal.manifests]
+        return [DataFile(fragment.name, fragment.bytes) for one in staged for fragment in one.fragments]
+
+    def staged_scan(self, sealed: Sequence[Sealed], columns: Sequence[str] | None = None) -> FileScan:
+        """What reads those files; see ``Table.staged_scan``."""
+        return FileScan(self.files, self._facts(sealed[0].header.table).schema, columns)
+
+    def records(self, manifests: Sequence[JsonObject]) -> list[StagedFile]:
+        """None: fragments are described in the records of splits themselves."""
+        del manifests
+        return []
+
+    def require_files(self, binding: TableBinding, files: Sequence[StagedFile], base: Base | None = None) -> None:
+        """Check that staged files exist in the size they had (I5): Lance commits fragments whose files are gone."""
+        del binding, base
+        sizes = self.files.sizes([file.path for file in files])
+        bad = [file.path for file, found in zip(files, sizes, strict=True) if found != file.bytes]
+        if bad:
+            raise StagedFileMissingError(
+                f"{len(bad)} of {len(files)} staged files of {self.identifier} are gone or damaged, for instance {bad[0]}. Nothing "
+                "was committed. Lance's clean-up of old versions deletes files that no version refers to once they are seven days "
+                "old. "
+                'Redo the write with the configuration {"checkpoint": "restart"}.'
+            )
