@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.iceberg.upsert.index import Positions
 
 #: Bytes of gathered rows in memory, and of row groups that a process keeps between splits.
-HELD_BYTES, KEPT_BYTES = 32 << 20, 128 << 20
+HELD_BYTES, KEPT_BYTES = 16 << 20, 48 << 20
 
 
 class Gathered:

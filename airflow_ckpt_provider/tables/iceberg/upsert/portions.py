@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.iceberg.upsert.scratch import Scratch
 
 #: Bytes of memory for the keys of one portion, and for the portions that a process keeps between splits.
-PORTION_BYTES, KEPT_BYTES = 96 << 20, 128 << 20
+PORTION_BYTES, KEPT_BYTES = 64 << 20, 64 << 20
 
 #: Keys that an error shows.
 _EXAMPLES = 5
