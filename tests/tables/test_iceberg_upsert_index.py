@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_ckpt_provider.tables.iceberg.upsert.index import KeyIndex
-from airflow_ckpt_provider.tables.iceberg.upsert.keys import canonical, equal, hashes
+from airflow_ckpt_provider.tables.keys.index import KeyIndex
+from airflow_ckpt_provider.tables.keys.values import canonical, equal, hashes
 
 KEYS = st.lists(st.tuples(st.none() | st.integers(0, 5), st.none() | st.sampled_from(["", "a", "b"])), max_size=30)
 

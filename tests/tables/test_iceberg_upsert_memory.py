@@ -21,12 +21,13 @@ from pyiceberg.catalog import load_catalog
 from airflow_ckpt_provider.scan.iceberg import scan_files
 from airflow_ckpt_provider.tables import fit as chunks
 from airflow_ckpt_provider.tables.iceberg.upsert import gather, matching, merge, portions
+from airflow_ckpt_provider.tables.keys import portions as generic
 sys.path.insert(0, sys.argv[1])
 from support.upserting import upsert_writer
 from tables.test_iceberg_upsert_memory import batch
 
 chunks.CHUNK_BYTES = gather.HELD_BYTES = gather.KEPT_BYTES = merge._BYTES = 2 << 20
-portions.PORTION_BYTES = 4 << 20
+generic.PORTION_BYTES = 4 << 20
 portions.KEPT_BYTES, matching._ROWS = 8 << 20, 1 << 15
 root, source_rows, each, buckets = sys.argv[2], int(sys.argv[3]), 10_000, int(sys.argv[4])
 table = load_catalog("tests", type="sql", uri=f"sqlite:///{root}/catalog.db", warehouse=f"file://{root}/warehouse")

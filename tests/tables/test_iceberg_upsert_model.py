@@ -47,7 +47,8 @@ from support.upserting import add_rows, rows_of, upsert
 from airflow_ckpt_provider.exceptions import DuplicateKeyError
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
-from airflow_ckpt_provider.tables.iceberg.upsert import gather, merge, portions
+from airflow_ckpt_provider.tables.iceberg.upsert import gather, merge
+from airflow_ckpt_provider.tables.keys import portions
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -16,10 +16,11 @@ from support.upserting import add_rows, live_files, rows_of, upsert, upsert_writ
 
 from airflow_ckpt_provider.exceptions import DuplicateKeyError, InvalidInputError, NullInRequiredColumnError, SchemaMismatchError
 from airflow_ckpt_provider.scan.iceberg import IcebergScan
-from airflow_ckpt_provider.tables.iceberg.upsert import gather, merge, portions
+from airflow_ckpt_provider.tables.iceberg.upsert import gather, merge
 from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
 from airflow_ckpt_provider.tables.iceberg.upsert.plan import affected, plan_matches
-from airflow_ckpt_provider.tables.iceberg.upsert.scratch import buckets_for
+from airflow_ckpt_provider.tables.keys import portions
+from airflow_ckpt_provider.tables.keys.portions import buckets_for
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.io import FileIO
 
-    from airflow_ckpt_provider.tables.iceberg.upsert.index import Positions
+    from airflow_ckpt_provider.tables.keys.index import Positions
 
 #: Bytes of gathered rows in memory, and of row groups that a process keeps between splits.
 HELD_BYTES, KEPT_BYTES = 16 << 20, 48 << 20

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from airflow_ckpt_provider.tables.iceberg.upsert.bounds import Bounds, meeting
 from airflow_ckpt_provider.tables.iceberg.upsert.gather import KEPT as KEPT_ROWS
-from airflow_ckpt_provider.tables.iceberg.upsert.keys import canonical, hashes
 from airflow_ckpt_provider.tables.iceberg.upsert.portions import KEPT as KEPT_KEYS
 from airflow_ckpt_provider.tables.iceberg.upsert.portions import portions
+from airflow_ckpt_provider.tables.keys.values import canonical, hashes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
     from airflow_ckpt_provider.tables.iceberg.upsert.gather import Gathered
-    from airflow_ckpt_provider.tables.iceberg.upsert.index import Positions
     from airflow_ckpt_provider.tables.iceberg.upsert.keys import KeyColumn
-    from airflow_ckpt_provider.tables.iceberg.upsert.portions import Keys, Portion
     from airflow_ckpt_provider.tables.iceberg.upsert.scratch import Scratch
     from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import SidecarWriter
+    from airflow_ckpt_provider.tables.keys.index import Positions
+    from airflow_ckpt_provider.tables.keys.portions import Keys, Portion
 
 #: Rows of a target file whose keys are searched at once.
 _ROWS = 1 << 20

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ckpt_provider.tables.iceberg.upsert.gather import Gathered
-    from airflow_ckpt_provider.tables.iceberg.upsert.index import Positions
     from airflow_ckpt_provider.tables.iceberg.upsert.matching import Matches
+    from airflow_ckpt_provider.tables.keys.index import Positions
 
 #: Bytes of source rows that are put into one batch of the target at a time.
 _BYTES = 32 << 20

@@ -20,8 +20,8 @@ from airflow_ckpt_provider.tables.iceberg.cover import Paths
 from airflow_ckpt_provider.tables.iceberg.landing import Append, head_id, require_same_files, require_same_schema, table_split
 from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
 from airflow_ckpt_provider.tables.iceberg.upsert.plan import plan_matches
-from airflow_ckpt_provider.tables.iceberg.upsert.scratch import buckets_for
 from airflow_ckpt_provider.tables.iceberg.upsert.writer import UpsertWriter
+from airflow_ckpt_provider.tables.keys.portions import buckets_for
 from airflow_ckpt_provider.tables.protocol import Written
 
 if TYPE_CHECKING:

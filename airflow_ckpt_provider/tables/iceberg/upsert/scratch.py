@@ -14,8 +14,9 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.documents import Part
 from airflow_ckpt_provider.tables.iceberg.rolling import dictionary_columns
 from airflow_ckpt_provider.tables.iceberg.upsert.bounds import Bounds, KeyBounds  # noqa: TC001 - msgspec reads the types of members
-from airflow_ckpt_provider.tables.iceberg.upsert.keys import canonical, hashes
 from airflow_ckpt_provider.tables.iceberg.writer import delete_files
+from airflow_ckpt_provider.tables.keys.portions import bucket_of
+from airflow_ckpt_provider.tables.keys.values import canonical, hashes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -25,13 +26,11 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
-    from airflow_ckpt_provider.tables.iceberg.upsert.keys import Hashes, KeyColumn
+    from airflow_ckpt_provider.tables.iceberg.upsert.keys import KeyColumn
+    from airflow_ckpt_provider.tables.keys.values import Hashes
 
 #: Name under which a file says which bucket each of its row groups holds.
 _BUCKETS = b"buckets"
-
-#: Bytes of the source for each bucket, and the most buckets there are.
-_BUCKET_BYTES, _MOST_BUCKETS = 128 << 20, 64
 
 #: Bytes of row groups that are read together, unless a single one is larger.
 _SPAN_BYTES = 16 << 20
@@ -71,18 +70,6 @@ class Span(NamedTuple):
     stop: int
     start: int
     rows: int
-
-
-def buckets_for(source_bytes: int) -> int:
-    """Number of buckets for a source of this many bytes."""
-    return max(1, min(_MOST_BUCKETS, -(-source_bytes // _BUCKET_BYTES)))
-
-
-def bucket_of(hashed: Hashes, buckets: int) -> Hashes:
-    """Bucket of each key."""
-    import numpy as np
-
-    return hashed % np.uint64(buckets)
 
 
 def write_scratch(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
-    from airflow_ckpt_provider.tables.iceberg.upsert.index import Positions
+    from airflow_ckpt_provider.tables.keys.index import Positions
 
 #: Name under which a sidecar says which scratch file each of its row groups is about.
 _SOURCES = b"sources"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from airflow_ckpt_provider.tables.iceberg.upsert.keys import equal
+from airflow_ckpt_provider.tables.keys.values import equal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from airflow_ckpt_provider.tables.iceberg.upsert.keys import Hashes
+    from airflow_ckpt_provider.tables.keys.values import Hashes
 
     Positions = npt.NDArray[np.int64]
 
