@@ -7,21 +7,21 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import against_spark, bounded, checkpoint_cost, commit, history, memory, overwrite, retry, scale, upsert
+from benchmarks import against_spark, bounded, checkpoint_cost, commit, history, lance, memory, overwrite, retry, scale, upsert
 from benchmarks.lineitem import lineitem
 from benchmarks.report import Report
 from benchmarks.stage import session
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
-SECTIONS = "abcdefghij"
+SECTIONS = "abcdefghijklm"
 
 
 def main() -> int:
     """Run the command; the exit status is 1 if a target was missed."""
     options = _options()
     options.cache.mkdir(parents=True, exist_ok=True)
-    wanted = {options.scale, options.large_scale} if set("abcdj") & set(options.only) else set()
+    wanted = {options.scale, options.large_scale} if set("abcdjk") & set(options.only) else set()
     files = {one: lineitem(options.cache, one) for one in sorted(wanted)}
     report = Report("python -m benchmarks" + "".join(f" {word}" for word in sys.argv[1:]))
     _with_spark(options, files, report)
@@ -64,6 +64,21 @@ def _at_scale(options: argparse.Namespace, files: dict[float, Path], report: Rep
     if "j" in only:
         report.begin("(j) an append in bounded memory")
         report.add(bounded.measure(cache, files[options.large_scale], options.large_scale), bounded.NOTE)
+    _on_lance(options, files, report)
+
+
+def _on_lance(options: argparse.Namespace, files: dict[float, Path], report: Report) -> None:
+    """What is measured of Lance, in processes of their own."""
+    cache, only = options.cache, options.only
+    if "k" in only:
+        report.begin("(k) an append to Lance")
+        report.add(lance.append(cache, files[options.scale], options.scale, options.repeats), lance.NOTES["k"])
+    if "l" in only:
+        report.begin("(l) an upsert into Lance")
+        report.add(lance.upsert(cache, options.repeats), lance.NOTES["l"])
+    if "m" in only:
+        report.begin("(m) the commit of many fragments")
+        report.add(lance.commit(cache, options.repeats), lance.NOTES["m"])
 
 
 def _with_spark(options: argparse.Namespace, files: dict[float, Path], report: Report) -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Seal
     from airflow_ckpt_provider.sources import Files
+    from airflow_ckpt_provider.tables.protocol import Table as AnyTable
 
 MASTER = "local[2]"
 
@@ -74,9 +75,12 @@ class Place:
         """A key that was not used before."""
         return IdempotenceKey(f"benchmark-{next(self._keys)}")
 
-    def attempt(self, key: IdempotenceKey, source: Files, table: str, mode: str = "append", **parameters: object) -> WriteAttempt:
+    def attempt(
+        self, key: IdempotenceKey, source: Files, table: str | AnyTable, mode: str = "append", **parameters: object
+    ) -> WriteAttempt:
         """A new attempt, as the operator opens one.
 
+        :param table: a table ``bench.<name>``, or one that is open.
         :param parameters: those of the mode.
         """
         request = WriteRequest(
@@ -89,7 +93,11 @@ class Place:
             connections=_CONNECTIONS,
             origin=_ORIGIN,
         )
-        return WriteAttempt(self.store, IcebergTarget(self.catalog, f"bench.{table}"), request)
+        return WriteAttempt(self.store, self.target(table) if isinstance(table, str) else table, request)
+
+    def target(self, name: str) -> IcebergTarget:
+        """The table ``bench.<name>`` in a catalog of its own."""
+        return IcebergTarget(self.catalog, f"bench.{name}")
 
     def written(self) -> dict[Path, int]:
         """Data files and manifests in the warehouse, with their sizes."""
