@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NOTES = {
     "k": (
         f"(k) The same Parquet file, read and written as Lance files. Ours: {MASTER}, from opening the checkpoint to its seal, CPU "
-        "seconds of driver, JVM and Python workers; `lance.write_dataset` of a stream of batches in one process. One warm-up of ours."
+        "seconds of driver, JVM and Python workers, after a warm-up; `lance.write_dataset` of a stream of batches in one process."
     ),
     "l": (
         "(l) The source's rows are staged as fragments before. Ours: match every fragment of the target and commit, in one "
