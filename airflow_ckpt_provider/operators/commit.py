@@ -138,12 +138,13 @@ class CheckpointCommitOperator(BaseOperator):
 
     def _log_outcome(self, snapshot_id: int | None, members: list[groups.Settled]) -> None:
         rows, files = sum(one.seal.rows for one in members), sum(one.seal.files for one in members)
+        what = "version" if members[0].checkpoint.header.table.format == "lance" else "snapshot"
         if snapshot_id is None:
-            self.log.info("There was nothing to write, so there is no snapshot.")
+            self.log.info("There was nothing to write, so there is no %s.", what)
         elif any(one.landed_now for one in members):
-            self.log.info("Snapshot %d has landed: %s rows in %d files.", snapshot_id, f"{rows:,}", files)
+            self.log.info("%s %d has landed: %s rows in %d files.", what.capitalize(), snapshot_id, f"{rows:,}", files)
         else:
-            self.log.info("Snapshot %d had landed before: %s rows. Nothing is repeated.", snapshot_id, f"{rows:,}")
+            self.log.info("%s %d had landed before: %s rows. Nothing is repeated.", what.capitalize(), snapshot_id, f"{rows:,}")
 
 
 def _committed(one: groups.Settled, pointer: str | Reference) -> Reference:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
     from airflow_ckpt_provider.sources import Source
 
-Mode = Literal["create", "append", "overwrite"]
+Mode = Literal["create", "append", "overwrite", "upsert"]
 
 
 class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
@@ -29,7 +29,9 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
     :param transform: a function from a ``pyarrow.RecordBatch`` to a batch, a table, or an iterable of batches; or its name as
         ``"package.module:function"``; None to write the rows as they are
     :param mode: how the rows land, in one version: ``"append"``; ``"create"`` makes the dataset, which must not exist;
-        ``"overwrite"`` replaces all rows, and with them the indexes (templated)
+        ``"overwrite"`` replaces all rows, and with them the indexes; ``"upsert"`` replaces rows that have the same ``upsert_keys``
+        and adds the others, without copying a row that stays (templated)
+    :param upsert_keys: with ``upsert``: the columns that identify a row; null equals null (templated)
     :param storage_version: with ``create``: version of the file format (templated)
     :param stable_row_ids: with ``create``: whether rows keep their ids when they are moved
     :param idempotence_key: the name under which this write is remembered, up to 512 characters. Default: DAG, task, run and map
@@ -59,6 +61,7 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         source: Source | str,
         transform: Callable[..., Any] | str | None = None,
         mode: Mode = "append",
+        upsert_keys: Sequence[str] | str | None = None,
         storage_version: str | None = None,
         stable_row_ids: bool | None = None,
         idempotence_key: str | None = None,
@@ -83,6 +86,7 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
             **kwargs,
         )
         self.uri = uri
+        self.upsert_keys = upsert_keys
         self.storage_version = storage_version
         self.stable_row_ids = stable_row_ids
         self.lance_conn_id = lance_conn_id

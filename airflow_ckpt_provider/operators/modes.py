@@ -30,6 +30,7 @@ LANCE: Taken = {
     "create": ("storage_version", "stable_row_ids"),
     "append": (),
     "overwrite": (),
+    "upsert": ("upsert_keys",),
 }
 
 

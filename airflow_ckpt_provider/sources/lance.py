@@ -13,8 +13,8 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Part, Plan, Split
-from airflow_ckpt_provider.checkpoint.location import normal_uri
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError, RetryableError
+from airflow_ckpt_provider.scan.lance import dataset_uri
 from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack
 
 if TYPE_CHECKING:
@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
 
-#: Rows of a batch, and its bytes, whichever is reached first.
+#: Rows of a batch, and about its bytes, whichever is less.
 _BATCH_ROWS, _BATCH_BYTES = 8192, 16 << 20
 
 #: Bytes that a row is reckoned with where a fragment does not say how large its files are.
 _ROW_BYTES = 1024
+
+#: Blobs are read as what they hold; Lance's default is where they are in this dataset's files.
+_BLOBS = "all_binary"
 
 
 class LanceDataset:
@@ -61,6 +64,9 @@ class LanceDataset:
             raise InvalidInputError(
                 f"LanceDataset(columns={columns!r}): must be a list of at least one column name, or None for all."
             )
+        twice = sorted({name for name in columns or () if list(columns or ()).count(name) > 1})
+        if twice:
+            raise InvalidInputError(f"LanceDataset(columns=...): {', '.join(twice)} is named twice.")
         if max_split_bytes <= 0:
             raise InvalidInputError(f"LanceDataset(max_split_bytes={max_split_bytes}): must be positive.")
         self.uri = uri
@@ -71,12 +77,14 @@ class LanceDataset:
         self.max_split_bytes = max_split_bytes
 
     def __repr__(self) -> str:
-        facts = [f"{name}={value!r}" for name, value in self.describe().items() if name != "lance"]
+        # Not by its description: templates are not rendered yet when a DAG is serialized.
+        given = {name: getattr(self, name) for name in ("version", "filter", "columns")}
+        facts = [f"{name}={value!r}" for name, value in given.items() if value is not None]
         return f"LanceDataset({', '.join([repr(self.uri), *facts])})"
 
     def describe(self) -> JsonObject:
         """What decides which rows are read."""
-        facts: JsonObject = {"lance": normal_uri(self.uri)}
+        facts: JsonObject = {"lance": dataset_uri(self.uri)}
         for name in ("version", "filter", "columns"):
             value = getattr(self, name)
             if value is not None:
@@ -89,7 +97,9 @@ class LanceDataset:
         :raises InvalidInputError: for a version, column or filter that cannot be, before Spark starts.
         """
         version = self._wanted_version()
-        place = _Place(normal_uri(self.uri), dict(options))
+        if self.filter is not None and not self.filter.strip():
+            raise InvalidInputError(f"LanceDataset(filter={self.filter!r}): a template may have rendered to nothing.")
+        place = _Place(dataset_uri(self.uri), dict(options))
         dataset = place.open(version)
         pinned = _Pinned(dataset.version, place.made_at(dataset))
         self._require_readable(dataset)
@@ -119,17 +129,17 @@ class LanceDataset:
         :raises InputChangedError: if it was cleaned up.
         """
         if splits:
-            _Place(normal_uri(self.uri), dict(options)).pinned(LanceSplit.from_json(splits[0].read))
+            _Place(dataset_uri(self.uri), dict(options)).pinned(LanceSplit.from_json(splits[0].read))
 
     def schema(self, plan: Plan, options: Mapping[str, str]) -> pa.Schema | None:
         """Columns of the rows."""
-        place = _Place(normal_uri(self.uri), dict(options))
+        place = _Place(dataset_uri(self.uri), dict(options))
         dataset = place.open(msgspec.convert(plan.inputs["version"], int))
-        return dataset.scanner(columns=self.columns, filter=self.filter).projected_schema
+        return dataset.scanner(columns=self.columns, filter=self.filter, blob_handling=_BLOBS).projected_schema
 
     def reader(self, options: Mapping[str, str]) -> LanceReader:
         """What executors read with."""
-        return LanceReader(_Place(normal_uri(self.uri), dict(options)), self.columns, self.filter)
+        return LanceReader(_Place(dataset_uri(self.uri), dict(options)), self.columns, self.filter)
 
     def _wanted_version(self) -> int | None:
         if self.version is None:
@@ -194,8 +204,9 @@ class LanceReader:
             yield from fragment.to_batches(
                 columns=self._columns,
                 filter=self._filter,
-                batch_size=_BATCH_ROWS,
+                batch_size=_batch_rows(fragment.metadata),
                 batch_readahead=2,
+                blob_handling=_BLOBS,
             )
 
 
@@ -248,16 +259,19 @@ class _Place:
     def _changed(self, split: LanceSplit) -> InputChangedError:
         return InputChangedError(
             f"Version {split.version} of {self.uri}, which this write reads, is gone: old versions were cleaned up, or the dataset "
-            "was "
-            'made anew. Redo the write on the dataset as it is now by running with the configuration {"checkpoint": "restart"}; to '
-            "keep "
-            "a version while it is read, give it a tag."
+            "was made anew. Redo the write on the dataset as it is now by running with the configuration "
+            '{"checkpoint": "restart"}; to keep a version while it is read, give it a tag.'
         )
 
 
 def _bytes_of(fragment: Any) -> int:  # noqa: ANN401 - a FragmentMetadata
     known = sum(file.file_size_bytes or 0 for file in fragment.files)
     return known or int(fragment.physical_rows) * _ROW_BYTES
+
+
+def _batch_rows(fragment: Any) -> int:  # noqa: ANN401 - a FragmentMetadata
+    row_bytes = _bytes_of(fragment) // max(1, int(fragment.physical_rows))
+    return min(_BATCH_ROWS, max(1, _BATCH_BYTES // max(1, row_bytes)))
 
 
 def _first_line(error: Exception) -> str:

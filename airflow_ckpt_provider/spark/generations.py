@@ -39,7 +39,7 @@ class Generations:
         request = self._request
         latest = Checkpoint.latest(self._store, request.key)
         if latest is None:
-            return Checkpoint.create(self._store, self._new_header(None))
+            return self._create_first()
         if latest.discarded() is not None:
             self._require_settled(latest)
             return self._create_after(latest)
@@ -61,6 +61,19 @@ class Generations:
         if latest.header.table.creation is not None and latest.group() is None:
             self._table.require_creatable(latest.header.table)
         return latest
+
+    def _create_first(self) -> Checkpoint:
+        """The first generation; if somebody else opened it since we looked, theirs, as any later attempt finds it."""
+        header = self._new_header(None)
+        try:
+            return Checkpoint.create(self._store, header)
+        except BindingMismatchError:
+            if header.table.creation is None:
+                raise
+            # A table to be has an identity of its own in each attempt: that of the first to open the generation counts.
+            first = Checkpoint.at(self._store, self._request.key, header.generation)
+            first.require_binding(self._wanted_header(first))
+            return first
 
     def _create_after(self, latest: Checkpoint, replaces: int | None = None) -> Checkpoint:
         """The next generation. One that takes the place of a discarded replacement replaces what that was to replace."""

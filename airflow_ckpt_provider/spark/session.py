@@ -126,7 +126,10 @@ def _open(target: SparkTarget, name: str) -> tuple[SparkSession, bool]:
     builder = builder.master(target.master)
     for key, value in (_defaults(target) | dict(target.conf)).items():
         builder = builder.config(key, value)
-    return builder.getOrCreate(), True
+    with warnings.catch_warnings():
+        # PySpark forks to start its JVM, and the child does nothing else: it never comes to Lance.
+        warnings.filterwarnings("ignore", "lance is not fork-safe")
+        return builder.getOrCreate(), True
 
 
 def _defaults(target: SparkTarget) -> dict[str, str]:

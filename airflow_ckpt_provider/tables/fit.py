@@ -155,6 +155,10 @@ def _optional(kind: pa.DataType) -> pa.DataType:
         return pa.struct([loose(member) for member in kind])
     if pa.types.is_list(kind):
         return pa.list_(loose(kind.value_field))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(loose(kind.value_field))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(loose(kind.value_field), kind.list_size)
     if pa.types.is_map(kind):
         return pa.map_(kind.key_field.with_type(_optional(kind.key_type)), loose(kind.item_field))
     return kind
@@ -182,10 +186,16 @@ def null_where_required(column: pa.Array, field: pa.Field, path: str) -> Iterato
             as_list = pa.ListArray.from_arrays(column.offsets, values)
             for inner, row in null_where_required(as_list.flatten(), item, f"{path}.{item.name}"):
                 yield inner, pc.list_parent_indices(as_list)[row].as_py()
-    elif pa.types.is_list(kind):
-        parents = pc.list_parent_indices(column)
-        for inner, row in null_where_required(column.flatten(), kind.value_field, f"{path}.{kind.value_field.name}"):
-            yield inner, parents[row].as_py()
+    elif _is_list(kind) and _asks(kind.value_field):
+        # What a null list has below it is skipped by its values, but not by its indices.
+        present = column if not column.null_count else column.filter(column.is_valid())
+        for inner, row in null_where_required(present.flatten(), kind.value_field, f"{path}.{kind.value_field.name}"):
+            yield inner, _row_of(column, pc.list_parent_indices(present)[row].as_py())
+
+
+def _asks(field: pa.Field) -> bool:
+    """Whether a field, or one inside it, is required: where none is, the values of vectors need not be looked at."""
+    return not field.nullable or any(_asks(field.type.field(index)) for index in range(field.type.num_fields))
 
 
 def _row_of(column: pa.Array, position: int) -> int:
@@ -201,8 +211,8 @@ def _type_differences(have: pa.DataType, want: pa.DataType, path: str) -> list[s
     import pyarrow as pa
 
     types = pa.types
-    if types.is_dictionary(have):
-        return _type_differences(have.value_type, want, path)
+    if types.is_dictionary(have) or (types.is_dictionary(want) and _is_text(have)):
+        return _type_differences(_value_type(have), _value_type(want), path)
     if types.is_struct(have) and types.is_struct(want):
         return _struct_differences(have, want, path)
     if types.is_map(have) and types.is_map(want):
@@ -210,7 +220,7 @@ def _type_differences(have: pa.DataType, want: pa.DataType, path: str) -> list[s
             *_type_differences(have.key_type, want.key_type, f"{path}.key"),
             *_type_differences(have.item_type, want.item_type, f"{path}.value"),
         ]
-    if _is_list(have) and _is_list(want):
+    if _is_list(have) and _is_list(want) and not _of_other_lengths(have, want):
         return _type_differences(have.value_type, want.value_type, f"{path}.element")
     if have.equals(want) or types.is_null(have) or _widens(have, want):
         return []
@@ -245,12 +255,40 @@ def _widens(have: pa.DataType, want: pa.DataType) -> bool:  # noqa: PLR0911 - on
         return types.is_timestamp(have) and (have.tz is None) == (want.tz is None)
     if types.is_time(want) or types.is_date(want):
         return types.is_time(have) == types.is_time(want) and types.is_date(have) == types.is_date(want)
-    if types.is_string(want):
-        return types.is_string(have) or types.is_large_string(have) or types.is_string_view(have)
-    if types.is_binary(want):
-        return types.is_binary(have) or types.is_large_binary(have) or types.is_binary_view(have)
+    if types.is_duration(want):
+        return types.is_duration(have)
+    if _is_text(want):
+        return _is_text(have)
+    if _is_bytes(want):
+        return _is_bytes(have)
     storage = getattr(want, "storage_type", want)
     return types.is_fixed_size_binary(storage) and have.equals(storage)
+
+
+def _value_type(kind: pa.DataType) -> pa.DataType:
+    """``kind`` without the dictionary around it."""
+    import pyarrow as pa
+
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+
+
+def _of_other_lengths(have: pa.DataType, want: pa.DataType) -> bool:
+    """Whether both are lists of a fixed length, and not of the same one. A list of any length is looked at row by row."""
+    import pyarrow as pa
+
+    return pa.types.is_fixed_size_list(have) and pa.types.is_fixed_size_list(want) and have.list_size != want.list_size
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -226,7 +226,8 @@ def _settle(
             _require_nothing_earlier(checkpoints, table)
             outcome = Landed(None, now(), landed_now=False)
         else:
-            outcome = _land(group, checkpoints, sealed, table, base)
+            # Somebody else may have begun it on a later version than the one that was seen here.
+            outcome = _land(group, checkpoints, sealed, table, base if begun_here else None)
     return {checkpoint.member: (_record(checkpoint, group, outcome), outcome.landed_now) for checkpoint in checkpoints}
 
 

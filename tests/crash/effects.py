@@ -1,7 +1,8 @@
 """Numbered effects: everything a process does that another one can see, counted where third-party code does it.
 
 An effect is a put or delete in the object store, the creation, closing or removal of a file through pyiceberg's file
-system, or a commit in the catalog; each counts twice, before and after. Product code has no hooks for this: whatever new
+system, the same and each batch of a file of Lance's writer, or a commit in the catalog or of a Lance dataset; each counts
+twice, before and after. Product code has no hooks for this: whatever new
 object or file it writes joins the count by itself. All processes of a run share one ledger, whose line number is the
 effect's number; the process that writes the fatal line stops there: killed for good, or suspended like a process on a
 machine that hangs.
@@ -146,11 +147,34 @@ def _patch_catalog(sql: ModuleType, effects: Effects) -> None:
     sql.SqlCatalog.commit_table = counted
 
 
+def _patch_lance_files(file: ModuleType, effects: Effects) -> None:
+    open_writer = file.LanceFileSession.open_writer
+
+    def counted(self: Any, path: str, **settings: Any) -> Any:
+        if "/ckpt-" not in path:
+            return open_writer(self, path, **settings)  # A trial in memory, which nobody else sees.
+        writer = effects.around(f"create {_file(path)}", lambda: open_writer(self, path, **settings))
+        return _CountedWriter(writer, path, effects)
+
+    file.LanceFileSession.open_writer = counted
+
+
+def _patch_lance_commits(dataset: ModuleType, effects: Effects) -> None:
+    commit = dataset.LanceDataset.commit
+
+    def counted(*args: Any, **settings: Any) -> Any:
+        return effects.around("commit of the table", lambda: commit(*args, **settings))
+
+    dataset.LanceDataset.commit = staticmethod(counted)
+
+
 #: Where effects happen, by the module that makes them happen.
 _PATCHES: dict[str, Callable[[ModuleType, Effects], None]] = {
     "obstore": _patch_store,
     "pyiceberg.io.pyarrow": _patch_files,
     "pyiceberg.catalog.sql": _patch_catalog,
+    "lance.file": _patch_lance_files,
+    "lance.dataset": _patch_lance_commits,
 }
 
 
@@ -176,10 +200,27 @@ class _CountedFile:
             self._effects.around(f"close {_file(self._location)}", self._stream.close)
 
 
+class _CountedWriter:
+    """A writer of Lance whose batches and closing count."""
+
+    def __init__(self, writer: Any, path: str, effects: Effects) -> None:
+        self._writer = writer
+        self._path = path
+        self._effects = effects
+
+    def write_batch(self, batch: Any) -> None:
+        self._effects.around(f"write {_file(self._path)}", lambda: self._writer.write_batch(batch))
+
+    def close(self) -> Any:
+        return self._effects.around(f"close {_file(self._path)}", self._writer.close)
+
+
 def _object(path: Any) -> str:
     """Name of a store object without its key: ``g1/staged/000001.json``."""
     if not isinstance(path, str):
         return ", ".join(map(_object, path))
+    if path.endswith(".lance"):
+        return _file(path)
     folders = path.split("/")[1:]
     return "/".join([*folders[:-1], "<id>.json"]) if "attempts" in folders else "/".join(folders)
 
@@ -191,7 +232,7 @@ def _file(location: str) -> str:
         "metadata" if name.endswith(".metadata.json")
         else "manifest list" if name.startswith("snap-")
         else "manifest" if name.endswith(".avro")
-        else "data file" if name.endswith(".parquet")
+        else "data file" if name.endswith((".parquet", ".lance"))
         else name
     )  # fmt: skip
     match = _STEM.match(name)

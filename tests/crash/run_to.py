@@ -1,7 +1,8 @@
 """A process that has everything imported and forks one child for each run, so that a crash point costs a fork and not a start.
 
 Requests come as JSON lines on standard input and answers go as JSON lines to standard output. The parent never opens a
-store, a file or a catalog: Arrow's and obstore's threads do not survive a fork.
+store, a file or a catalog: Arrow's and obstore's threads do not survive a fork. Nor do Lance's: it imports that for runs into
+Lance datasets, and never uses it.
 """
 
 from __future__ import annotations
@@ -95,11 +96,20 @@ def _settled(found: list[groups.Settled]) -> list[dict[str, Any]]:
     return [{"key": one.checkpoint.key.value, "snapshot_id": one.commit.snapshot_id, "landed_now": one.landed_now} for one in found]
 
 
+def _world(root: Path) -> World:
+    """The world of the format that this process was started for."""
+    if "lance" not in sys.argv[1:]:
+        return World(root)
+    from support.lance_world import LanceWorld
+
+    return LanceWorld(root)
+
+
 def _child(job: dict[str, Any], gate: int | None) -> None:
     """Run one job and leave its outcome in a file; never returns to the parent's loop."""
     outcome: dict[str, Any]
     try:
-        world = World(Path(job["root"]))
+        world = _world(Path(job["root"]))
         if gate is not None:
             os.read(gate, 1)
         install(Effects(Path(job["ledger"]), job["fatal"], signal.Signals[job["how"]]))
@@ -141,7 +151,15 @@ def _continued(pid: int) -> dict[str, Any]:
     return _wait(pid)
 
 
+def _import_lance() -> None:
+
+    import airflow_ckpt_provider.tables.lance.commit
+    import airflow_ckpt_provider.tables.lance.writer  # noqa: F401 - with those above: what a run would import
+
+
 def main() -> None:
+    if "lance" in sys.argv[1:]:
+        _import_lance()
     gc.freeze()
     for line in sys.stdin:
         request = json.loads(line)

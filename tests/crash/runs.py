@@ -54,16 +54,19 @@ class Run:
 
 
 class Runs:
-    """Starts runs by forking a process that has everything imported."""
+    """Starts runs by forking a process that has everything imported.
 
-    def __init__(self, folder: Path) -> None:
+    :param table_format: of the worlds' tables.
+    """
+
+    def __init__(self, folder: Path, table_format: str = "iceberg") -> None:
         self._folder = folder
         self._numbers = itertools.count()
         self._suspended: set[int] = set()
         path = f"{_TESTS}:{_TESTS.parent}"
         environment = {"PYTHONPATH": path, "PATH": "/usr/bin:/bin", "HOME": str(folder), "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, str(_TESTS / "crash" / "run_to.py")],
+            [sys.executable, str(_TESTS / "crash" / "run_to.py"), table_format],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -28,7 +28,7 @@ from tables.test_iceberg_upsert_memory import batch
 
 chunks.CHUNK_BYTES = gather.HELD_BYTES = gather.KEPT_BYTES = merge._BYTES = 2 << 20
 generic.PORTION_BYTES = 4 << 20
-portions.KEPT_BYTES, matching._ROWS = 8 << 20, 1 << 15
+portions.KEPT.limit, matching._ROWS = 8 << 20, 1 << 15
 root, source_rows, each, buckets = sys.argv[2], int(sys.argv[3]), 10_000, int(sys.argv[4])
 table = load_catalog("tests", type="sql", uri=f"sqlite:///{root}/catalog.db", warehouse=f"file://{root}/warehouse")
 table = table.load_table("shop.orders")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import DuplicateKeyError
@@ -161,3 +162,29 @@ def _joined(parts: Sequence[Part], columns: int) -> Keys:
     joined = [pa.concat_arrays([part.columns[number] for part in parts]) for number in range(columns)]
     source = np.concatenate([np.full(len(part.rows), part.source, np.int32) for part in parts])
     return Keys(KeyIndex(joined, np.concatenate([part.hashed for part in parts])), source, np.concatenate([p.rows for p in parts]))
+
+
+class KeptKeys:
+    """Portions that a process has loaded, kept for its next splits as long as they fit in ``limit`` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._kept: OrderedDict[object, Keys] = OrderedDict()
+
+    def get(self, name: object, load: Callable[[], Keys]) -> Keys:
+        """What was kept under this name, or what is loaded now."""
+        found = self._kept.pop(name, None)
+        if found is None:
+            self._shrink(self.limit - PORTION_BYTES)
+            found = load()
+        self._kept[name] = found
+        self._shrink(self.limit)
+        return found
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        self._kept.clear()
+
+    def _shrink(self, limit: int) -> None:
+        while self._kept and sum(keys.nbytes for keys in self._kept.values()) > limit:
+            self._kept.popitem(last=False)

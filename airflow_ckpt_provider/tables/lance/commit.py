@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import RowCountError, TableMovedError
+from airflow_ckpt_provider.tables.lance.deletions import described, write_deletions
 from airflow_ckpt_provider.tables.lance.fragments import metadata_of
 from airflow_ckpt_provider.tables.lance.history import Search, committed_at, find
 from airflow_ckpt_provider.tables.once import keys_of, land
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from lance import LanceDataset
 
-    from airflow_ckpt_provider.checkpoint.documents import Group
+    from airflow_ckpt_provider.checkpoint.documents import Group, JsonObject
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 
@@ -52,6 +53,7 @@ class Commit(NamedTuple):
     :param staged: all staged fragments of the group.
     :param swap: makes the operation on a version of the dataset; None stands for one that does not exist yet.
     :param properties: more of what the transaction says of itself.
+    :param stable_row_ids: whether rows of a dataset that comes into being keep their ids when they are moved.
     """
 
     group: Group
@@ -59,6 +61,7 @@ class Commit(NamedTuple):
     staged: Sequence[StagedFragments]
     swap: Callable[[LanceDataset | None], Swap]
     properties: Mapping[str, str] = MappingProxyType({})
+    stable_row_ids: bool = False
 
     @property
     def keys(self) -> str:
@@ -118,6 +121,7 @@ def _try(
             transaction,
             max_retries=max_retries,
             storage_options=files.storage_options,
+            enable_stable_row_ids=True if dataset is None and commit.stable_row_ids else None,
         )
     except Exception as error:  # noqa: BLE001 - whatever it is, only the dataset's versions know the outcome
         return error
@@ -148,11 +152,7 @@ def adding(dataset: LanceDataset, staged: Sequence[StagedFragments], removed: fr
 
     there = [fragment.metadata for fragment in dataset.get_fragments()]
     gone = [one for one in there if len(one.files) == 1 and one.files[0].path in removed]
-    if len(gone) != len(removed):
-        raise TableMovedError(
-            f"{len(removed) - len(gone)} of {len(removed)} files that are to be replaced are not in {dataset.uri} any more: "
-            "compaction or another write has taken them. Nothing was committed."
-        )
+    _require_all(len(gone), removed, dataset)
     new = metadata_of(staged)
     if not there:
         return Swap(LanceOperation.Merge(new, dataset.lance_schema, preserves_nullability=True), _REBASES)
@@ -173,3 +173,43 @@ def overwriting(schema: pa.Schema, staged: Sequence[StagedFragments]) -> Swap:
     from lance import LanceOperation
 
     return Swap(LanceOperation.Overwrite(schema, metadata_of(staged)), 0)
+
+
+def merging(
+    dataset: LanceDataset,
+    files: DatasetFiles,
+    staged: Sequence[StagedFragments],
+    matched: Mapping[int, JsonObject],
+    gone: frozenset[str],
+    stem: str,
+) -> Swap:
+    """Keep every fragment, some with more rows deleted, and add others. Conflicts with whatever changes rows meanwhile.
+
+    :param matched: descriptions of fragments with their deletions, by id.
+    :param gone: names of data files of whose fragments every row is deleted.
+    :param stem: start of the names of deletion files that this writes.
+    """
+    import numpy as np
+    from lance import LanceOperation
+
+    kept, found = [], 0
+    for fragment in dataset.get_fragments():
+        one = fragment.metadata
+        if len(one.files) == 1 and one.files[0].path in gone:
+            found += 1
+            rows = np.arange(one.physical_rows, dtype=np.uint32)
+            one = described(write_deletions(files, one, dataset.version, rows, f"{stem}-{one.id}")[0])
+        elif one.id in matched:
+            one = described(matched[one.id])
+        kept.append(one)
+    _require_all(found, gone, dataset)
+    # Fragments without a row left are dropped by Lance.
+    return Swap(LanceOperation.Merge(kept + metadata_of(staged), dataset.lance_schema, preserves_nullability=True), _REBASES)
+
+
+def _require_all(found: int, wanted: frozenset[str], dataset: LanceDataset) -> None:
+    if found != len(wanted):
+        raise TableMovedError(
+            f"{len(wanted) - found} of {len(wanted)} files that are to be replaced are not in {dataset.uri} any more: "
+            "compaction or another write has taken them. Nothing was committed."
+        )

@@ -2,7 +2,10 @@
 
 Decision: rows are written with Lance's file writer, under names of our own, and the fragment is described by hand. Lance's
 ``write_fragments`` names files at random and tells the names only of those it has finished, so that nobody could say whose the
-files of a killed writer are (I4). The files are the same, byte for byte of their columns, and as fast to write.
+files of a killed writer are (I4). The files are the same, and about as fast to write.
+
+Local files go through the object storage that Lance has for them as for any other. Its shorter way gives a file that is being
+written a random name, which it keeps if the writer is killed; the other gives it its own name and ``#1`` behind it.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
+from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
 
 if TYPE_CHECKING:
@@ -33,13 +38,30 @@ class DatasetFiles:
         """The URI as Lance takes it: nothing in a local path is percent-decoded."""
         return self.uri.removeprefix("file://")
 
+    @property
+    def write_address(self) -> str:
+        """The URI as Lance takes it to write files below it; percent-decoded, other than ``address``."""
+        if not self.uri.startswith("file://"):
+            return self.uri
+        return "file-object-store://" + quote(self.address)
+
     def path(self, name: str) -> str:
         """URI of a data file, as staged records name it."""
         return f"{self.uri}/data/{name}"
 
-    def name(self, path: str) -> str:
-        """Name of a data file below ``data``, from its URI."""
-        return path.removeprefix(f"{self.uri}/data/")
+    def put(self, name: str, content: bytes) -> StagedFile:
+        """Write a small file of the dataset.
+
+        :param name: below the dataset's root.
+        """
+        import obstore
+
+        obstore.put(StorageLocation(self.uri, self.options).open(), name, content)
+        return StagedFile(f"{self.uri}/{name}", len(content))
+
+    def _name(self, path: str) -> str:
+        """Name of a file below the dataset's root, from its URI."""
+        return path.removeprefix(f"{self.uri}/")
 
     @property
     def storage_options(self) -> dict[str, str] | None:
@@ -57,7 +79,7 @@ class DatasetFiles:
 
         def look(path: str) -> int | None:
             try:
-                return int(obstore.head(store, f"data/{self.name(path)}")["size"])
+                return int(obstore.head(store, self._name(path))["size"])
             except FileNotFoundError:
                 return None
 
@@ -71,7 +93,7 @@ class DatasetFiles:
         store = StorageLocation(self.uri, self.options).open()
         for path in paths:
             try:
-                obstore.delete(store, f"data/{self.name(path)}")
+                obstore.delete(store, self._name(path))
             except FileNotFoundError:
                 continue
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.tables.lance.commit import adding, overwriting
 from airflow_ckpt_provider.tables.lance.schema import schema_from_json
+from airflow_ckpt_provider.tables.lance.writer import LanceWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from lance import LanceDataset
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject
+    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject, Plan
     from airflow_ckpt_provider.tables.lance.commit import Swap
+    from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
-    from airflow_ckpt_provider.tables.protocol import Sealed
+    from airflow_ckpt_provider.tables.lance.writer import WriterFacts
+    from airflow_ckpt_provider.tables.protocol import Sealed, StagedOf, Writer
 
 
 class Append:
@@ -26,24 +29,44 @@ class Append:
     :cvar takes: parameters of the mode.
     :cvar additive: whether commits of it leave each other's rows where they are.
     :cvar replaces: whether even a commit without rows changes the dataset.
+    :cvar provisional: whether staged files depend on what the dataset holds.
+    :cvar together: whether several checkpoints can share a commit.
     """
 
     takes: ClassVar[frozenset[str]] = frozenset()
     additive: ClassVar[bool] = True
     replaces: ClassVar[bool] = False
+    provisional: ClassVar[bool] = False
+    together: ClassVar[bool] = True
 
     def __init__(self, parameters: JsonObject) -> None:
         self.parameters = parameters
 
-    def swap(self, dataset: LanceDataset | None, sealed: Sequence[Sealed], staged: Sequence[StagedFragments]) -> Swap:
-        """The operation on this version of the dataset.
+    def validate(self, dataset: LanceDataset | None) -> None:
+        """Refuse parameters that cannot work on this dataset (None: it does not exist yet)."""
+
+    def following(
+        self, dataset: LanceDataset, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sequence[str]
+    ) -> Plan | None:
+        """The plan of the next round on the dataset as it is now; None if there is none."""
+        del dataset, header, plans, staged, replaced
+        return None
+
+    def writer(self, facts: WriterFacts, plans: Sequence[Plan]) -> Writer:
+        """What executors write the last round with."""
+        del plans
+        return LanceWriter(facts)
+
+    def swap(
+        self, files: DatasetFiles, dataset: LanceDataset | None, sealed: Sequence[Sealed], staged: Sequence[StagedFragments]
+    ) -> Swap:
+        """The operation on this version of the dataset, whose files these are.
 
         :raises TableMovedError: if what is to be replaced is not there any more.
         """
         if dataset is None:
             return overwriting(_schema_to_be(sealed[0].header), staged)
-        removed = frozenset(path.rpartition("/")[2] for one in sealed for path in one.replaced)
-        return adding(dataset, staged, removed)
+        return adding(dataset, staged, names_of([path for one in sealed for path in one.replaced]))
 
 
 class Create(Append):
@@ -59,14 +82,13 @@ class Overwrite(Append):
     additive = False
     replaces = True
 
-    def swap(self, dataset: LanceDataset | None, sealed: Sequence[Sealed], staged: Sequence[StagedFragments]) -> Swap:
+    def swap(
+        self, files: DatasetFiles, dataset: LanceDataset | None, sealed: Sequence[Sealed], staged: Sequence[StagedFragments]
+    ) -> Swap:
         """Everything, also what others added while the rows were staged; of a committed generation that is replaced, its files."""
         if dataset is None or all(one.header.replaces is not None for one in sealed):
-            return super().swap(dataset, sealed, staged)
+            return super().swap(files, dataset, sealed, staged)
         return overwriting(dataset.lance_schema, staged)
-
-
-MODES: dict[str, type[Append]] = {"append": Append, "create": Create, "overwrite": Overwrite}
 
 
 def mode_of(name: str, parameters: JsonObject) -> Append:
@@ -74,10 +96,19 @@ def mode_of(name: str, parameters: JsonObject) -> Append:
 
     :raises InvalidInputError: if there is none.
     """
-    kind = MODES.get(name)
+    from airflow_ckpt_provider.tables.lance.upsert.mode import Upsert
+
+    modes: dict[str, type[Append]] = {"append": Append, "create": Create, "overwrite": Overwrite, "upsert": Upsert}
+    kind = modes.get(name)
     if kind is None:
-        raise InvalidInputError(f"mode={name!r}: the modes of a Lance dataset are {', '.join(MODES)}.")
+        raise InvalidInputError(f"mode={name!r}: the modes of a Lance dataset are {', '.join(modes)}.")
     return kind(parameters)
+
+
+def names_of(paths: Sequence[str]) -> frozenset[str]:
+    """Names of data files below ``data``, from the URIs of staged files; deletion files are none."""
+    parts = (path.rsplit("/", 2) for path in paths)
+    return frozenset(name for _, folder, name in parts if folder == "data")
 
 
 def _schema_to_be(header: Header) -> pa.Schema:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 #: Storage versions in which only leaves have columns of their own in a file.
 LEAVES_ONLY = ("2.1", "2.2", "2.3")
 
+#: The one of those that holds blobs of the first kind, and the Arrow extension of blobs of the second.
+BLOBS_IN_PAGES, BLOB = "2.1", "lance.blob.v2"
+
 
 def fingerprint(schema: Any) -> str:  # noqa: ANN401 - a LanceSchema
     """SHA-256 over names, ids, types and nullability of all fields, at every depth.
@@ -46,6 +49,51 @@ def _leaves(field: Any) -> Iterator[int]:  # noqa: ANN401 - a LanceField
         yield field.id()
     for child in children:
         yield from _leaves(child)
+
+
+def unwritable(schema: pa.Schema, storage_version: str) -> list[str]:
+    """What keeps rows of this schema out of files of a storage version, one line for each column.
+
+    Blobs of the second kind are prepared, and put into files of their own, by ``write_fragments``, and only there: written with
+    the file writer they cannot be read. Those of the first kind are pages of a file like others, in the version that has them,
+    if they are columns of their own.
+    """
+    lines = [
+        f"column {path!r} is a blob, which is not supported in files of the storage version {storage_version}"
+        for field in schema
+        if not (_is_first_blob(field) and storage_version == BLOBS_IN_PAGES)
+        for path in _blobs(field, field.name)
+    ]
+    if lines:
+        return lines
+    return [f"column {field.name!r} is {field.type}: {said}" for field in schema if (said := _refusal(field, storage_version))]
+
+
+def _is_first_blob(field: pa.Field) -> bool:
+    return bool((field.metadata or {}).get(b"lance-encoding:blob") == b"true")
+
+
+def _blobs(field: pa.Field, path: str) -> Iterator[str]:
+    """Paths of the blobs at and below a field."""
+    stored = (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()
+    if _is_first_blob(field) or BLOB in {getattr(field.type, "extension_name", ""), stored}:
+        yield path
+    for index in range(field.type.num_fields):
+        member = field.type.field(index)
+        yield from _blobs(member, f"{path}.{member.name}")
+
+
+def _refusal(field: pa.Field, storage_version: str) -> str | None:
+    """What Lance's file writer says to a column, if it does not take it."""
+    import pyarrow as pa
+    from lance.file import LanceFileSession
+
+    try:
+        session = LanceFileSession("memory://trial")
+        session.open_writer("trial.lance", schema=pa.schema([field]), version=storage_version).close()
+    except Exception as error:  # noqa: BLE001 - Lance raises whatever it likes
+        return str(error).partition(", /")[0]
+    return None
 
 
 def schema_to_json(schema: pa.Schema) -> str:

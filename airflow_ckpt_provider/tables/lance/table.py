@@ -6,8 +6,7 @@ import functools
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.checkpoint.documents import TableBinding
-from airflow_ckpt_provider.checkpoint.location import StorageLocation
+from airflow_ckpt_provider.checkpoint.documents import StagedFile, TableBinding
 from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
     NotSupportedYetError,
@@ -20,6 +19,7 @@ from airflow_ckpt_provider.exceptions import (
     TableMissingError,
     UnsupportedTableError,
 )
+from airflow_ckpt_provider.scan.lance import dataset_uri
 from airflow_ckpt_provider.tables.fit import require_fit
 from airflow_ckpt_provider.tables.lance.commit import Commit, commit_once
 from airflow_ckpt_provider.tables.lance.files import DatasetFiles
@@ -33,8 +33,9 @@ from airflow_ckpt_provider.tables.lance.schema import (
     fingerprint,
     schema_from_json,
     schema_to_json,
+    unwritable,
 )
-from airflow_ckpt_provider.tables.lance.writer import LanceWriter, WriterFacts
+from airflow_ckpt_provider.tables.lance.writer import WriterFacts
 from airflow_ckpt_provider.tables.once import first_line, keys_of
 from airflow_ckpt_provider.tables.protocol import Base
 from airflow_ckpt_provider.tables.summary import identity_of
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from lance import LanceDataset
 
-    from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan, StagedFile
+    from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan
     from airflow_ckpt_provider.tables.protocol import Landed, Sealed, StagedOf, Writer
 
 #: Stored in the header and in references.
@@ -72,7 +73,7 @@ class LanceTarget:
     branch = BRANCH
 
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
-        self.identifier = StorageLocation(uri).uri.rstrip("/")
+        self.identifier = dataset_uri(uri)
         self.files = DatasetFiles(self.identifier, dict(options or {}))
 
     def load(self) -> LanceDataset:
@@ -121,12 +122,19 @@ class LanceTarget:
         strange = sorted(parameters.keys() - own.takes)
         if strange:
             raise InvalidInputError(f"mode={mode!r} does not take {', '.join(strange)}.")
-        if mode != "create":
-            self.load()
+        version = parameters.get("storage_version", STORAGE_VERSION)
+        if version not in LEAVES_ONLY:
+            raise InvalidInputError(f"storage_version={version!r}: the versions are {', '.join(LEAVES_ONLY)}.")
+        own.validate(None if mode == "create" else self.load())
 
     def binding(self) -> TableBinding:
         """Columns and version of the dataset as it is now."""
         dataset = self.load()
+        lines = unwritable(dataset.schema, dataset.data_storage_version)
+        if lines:
+            raise UnsupportedTableError(
+                f"The Lance dataset {self.identifier} has columns that cannot be written from here:\n  " + "\n  ".join(lines)
+            )
         return TableBinding(
             format=FORMAT,
             identifier=self.identifier,
@@ -144,6 +152,14 @@ class LanceTarget:
 
         if self._load_if_any() is not None:
             raise self._exists()
+        version = str(parameters.get("storage_version", STORAGE_VERSION))
+        lines = unwritable(rows, version)
+        if lines:
+            raise SchemaMismatchError(
+                f"The rows cannot be in a Lance dataset, {self.identifier}, of the storage version {version}:\n  "
+                + "\n  ".join(lines)
+                + "\nChange the transform, or the storage_version."
+            )
         return TableBinding(
             format=FORMAT,
             identifier=self.identifier,
@@ -152,7 +168,7 @@ class LanceTarget:
             schema_id=0,
             spec_id=0,
             schema_fingerprint=fingerprint(LanceSchema.from_pyarrow(rows)),
-            creation={"schema": schema_to_json(rows), "storage_version": parameters.get("storage_version", STORAGE_VERSION)},
+            creation={"schema": schema_to_json(rows), "storage_version": version},
         )
 
     def require_creatable(self, binding: TableBinding) -> None:
@@ -192,19 +208,21 @@ class LanceTarget:
         require_fit(rows, self._facts(binding).schema, self.identifier)
 
     def provisional(self, header: Header) -> bool:
-        """Whether staged files depend on files of the dataset."""
-        del header
-        return False
+        """Whether staged files depend on what the dataset holds."""
+        return mode_of(header.mode, header.parameters).provisional
 
     def following(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sequence[str]) -> Plan | None:
-        """There is one round."""
-        del header, plans, staged, replaced
-        return None
+        """The plan of the next round; see ``Table.following``."""
+        mode = mode_of(header.mode, header.parameters)
+        if not mode.provisional:
+            return None
+        dataset = self.load_bound(header.table)
+        return None if dataset is None else mode.following(dataset, header, plans, staged, replaced)
 
     def writer(self, header: Header, plans: Sequence[Plan], staged: StagedOf) -> Writer:
         """Writer with the columns that the header pinned."""
-        del plans, staged
-        return LanceWriter(self._facts(header.table))
+        del staged
+        return mode_of(header.mode, header.parameters).writer(self._facts(header.table), plans)
 
     def gather(self, header: Header, manifests: Sequence[JsonObject], stem: Callable[[], str]) -> Sequence[JsonObject]:
         """One record of all fragments."""
@@ -324,6 +342,11 @@ class LanceTarget:
                 f"{len(headers)} checkpoints cannot create one dataset, {self.identifier}: each has its own columns and identity. "
                 "Create it with one stage that is not mapped, and let the mapped ones append."
             )
+        if len(headers) > 1 and not mode_of(first.mode, first.parameters).together:
+            raise InvalidInputError(
+                f"{len(headers)} checkpoints of {self.identifier} with the mode {first.mode!r} cannot land in one commit: each may "
+                "delete rows of the same fragments. Use one stage and one commit task for each, one after the other."
+            )
 
     def adds_only(self, headers: Sequence[Header]) -> bool:
         """Whether commits of these would leave each other's rows where they are; see ``Table.adds_only``."""
@@ -355,14 +378,19 @@ class LanceTarget:
             for one in sealed:
                 if dataset is not None:
                     self._require_columns(dataset, one.header.table)
+            if dataset is None:
+                # Whoever removed a dataset that stood here has removed its folder, and what was staged in it, just now or earlier.
+                named = [StagedFile(self.files.path(fragment.name), fragment.bytes) for one in staged for fragment in one.fragments]
+                self.require_files(header.table, named)
             before_swap(dataset)
 
         commit = Commit(
             group,
             identity_of([one.header for one in sealed]),
             staged,
-            lambda dataset: mode.swap(dataset, sealed, staged),
+            lambda dataset: mode.swap(self.files, dataset, sealed, staged),
             {MADE_BY: header.table.uuid} if header.table.creation is not None else {},
+            stable_row_ids=bool(header.parameters.get("stable_row_ids")),
         )
         load = functools.partial(self.load_bound, header.table)
         return commit_once(self.files, load, commit, check, None if base is None else (base.table,))

@@ -130,7 +130,7 @@ class _Files:
 
         facts = self._facts
         name = f"{self._stem}-{len(self._names):05d}.lance"
-        session = LanceFileSession(facts.files.address, storage_options=facts.files.storage_options)
+        session = LanceFileSession(facts.files.write_address, storage_options=facts.files.storage_options)
         self._writer = session.open_writer(
             f"data/{name}", schema=facts.schema, version=facts.storage_version, data_cache_bytes=CACHE_BYTES
         )

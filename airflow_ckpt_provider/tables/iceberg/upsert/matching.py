@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from airflow_ckpt_provider.tables.iceberg.upsert.bounds import Bounds, meeting
 from airflow_ckpt_provider.tables.iceberg.upsert.gather import KEPT as KEPT_ROWS
-from airflow_ckpt_provider.tables.iceberg.upsert.portions import KEPT as KEPT_KEYS
+from airflow_ckpt_provider.tables.iceberg.upsert.portions import kept as kept_keys
 from airflow_ckpt_provider.tables.iceberg.upsert.portions import portions
 from airflow_ckpt_provider.tables.keys.values import canonical, hashes
 
@@ -100,7 +100,7 @@ class Matcher:
             self._narrow()
         rows = live = 0
         for portion in portions(self._sources):
-            keys = KEPT_KEYS.get(self._io, self._sources, self._keys, portion)
+            keys = kept_keys(self._io, self._sources, self._keys, portion)
             hit, rows_here, live = self._search(keys, portion, matches)
             rows += rows_here
             if rows_here:

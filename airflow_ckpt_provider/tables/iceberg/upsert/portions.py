@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.tables.iceberg.upsert.scratch import ScratchReader
 from airflow_ckpt_provider.tables.keys import portions as generic
-from airflow_ckpt_provider.tables.keys.portions import Part, collect, cover
+from airflow_ckpt_provider.tables.keys.portions import KeptKeys, Part, collect, cover
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
 
 #: Bytes of memory for the portions that a process keeps between splits.
 KEPT_BYTES = 64 << 20
+
+#: What this process keeps. Scratch files are never written twice under one name, so that nothing kept becomes wrong.
+KEPT = KeptKeys(KEPT_BYTES)
 
 
 def portions(sources: Sequence[Scratch], only: int | None = None) -> list[Portion]:
@@ -38,6 +40,12 @@ def portions(sources: Sequence[Scratch], only: int | None = None) -> list[Portio
 def load(io: FileIO, sources: Sequence[Scratch], keys: Sequence[KeyColumn], portion: Portion) -> Keys:
     """The keys of a portion; see ``collect``."""
     return collect(_parts(io, sources, keys, portion), len(keys), [key.name for key in keys], _Shown(keys))
+
+
+def kept(io: FileIO, sources: Sequence[Scratch], keys: Sequence[KeyColumn], portion: Portion) -> Keys:
+    """As ``load``, or from what this process keeps."""
+    name = (tuple(source.path for source in sources), tuple(key.field_id for key in keys), portion)
+    return KEPT.get(name, lambda: load(io, sources, keys, portion))
 
 
 def _parts(io: FileIO, sources: Sequence[Scratch], keys: Sequence[KeyColumn], portion: Portion) -> Iterator[Part]:
@@ -56,36 +64,6 @@ def refuse_duplicates(loaded: Keys, keys: Sequence[KeyColumn]) -> None:
     :raises DuplicateKeyError: with examples.
     """
     generic.refuse_duplicates(loaded, [key.name for key in keys], _Shown(keys))
-
-
-class KeptKeys:
-    """Portions that a process has loaded, kept for its next splits as long as they fit in ``KEPT_BYTES``."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[object, Keys] = OrderedDict()
-
-    def get(self, io: FileIO, sources: Sequence[Scratch], keys: Sequence[KeyColumn], portion: Portion) -> Keys:
-        """As ``load``."""
-        name = (tuple(source.path for source in sources), tuple(key.field_id for key in keys), portion)
-        found = self._kept.pop(name, None)
-        if found is None:
-            self._shrink(KEPT_BYTES - generic.PORTION_BYTES)
-            found = load(io, sources, keys, portion)
-        self._kept[name] = found
-        self._shrink(KEPT_BYTES)
-        return found
-
-    def clear(self) -> None:
-        """Keep nothing."""
-        self._kept.clear()
-
-    def _shrink(self, limit: int) -> None:
-        while self._kept and sum(keys.nbytes for keys in self._kept.values()) > limit:
-            self._kept.popitem(last=False)
-
-
-#: What this process keeps. Scratch files are never written twice under one name, so that nothing kept becomes wrong.
-KEPT = KeptKeys()
 
 
 class _Shown:

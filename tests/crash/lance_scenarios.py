@@ -1,0 +1,65 @@
+"""The writes into Lance datasets that are stopped at every effect: every mode, and two mapped tasks in one commit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from support.lance_world import FOREIGN, LanceWorld
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class LanceScenario:
+    """A world to be, and what is written in it.
+
+    :param before: how many rows of others are in the dataset before; None if there is no dataset.
+    :param first: id of the first of them.
+    :param kept: whether those are there after.
+    :param kept_ids: which of them are, if not all or none.
+    """
+
+    name: str
+    files: int
+    rows_each: int
+    writes: tuple[dict[str, Any], ...]
+    before: int | None = 3
+    kept: bool = True
+    first: int = FOREIGN
+    kept_ids: tuple[int, ...] | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(facts.get("key", "orders") for facts in self.writes)
+
+    @property
+    def ids(self) -> list[int]:
+        there = self.kept_ids or range(self.first, self.first + (self.before or 0))
+        kept = there if self.kept else ()
+        return [*range(self.files * self.rows_each), *kept]
+
+    def world(self, root: Path) -> LanceWorld:
+        world = LanceWorld(root)
+        if self.before is not None:
+            world.create_dataset(self.first, self.before)
+        world.put_files(self.files, self.rows_each)
+        return world
+
+
+CREATE = LanceScenario("create", 2, 4, ({"mode": "create"},), before=None)
+APPEND = LanceScenario("append", 2, 4, ({},))
+APPEND_TO_NOTHING = LanceScenario("append to a dataset without rows", 2, 4, ({},), before=0)
+OVERWRITE = LanceScenario("overwrite", 2, 4, ({"mode": "overwrite"},), kept=False)
+MAPPED = LanceScenario(
+    "two mapped tasks, one commit",
+    2,
+    4,
+    ({"key": "orders/0", "input": "0.parquet"}, {"key": "orders/1", "input": "1.parquet"}),
+)
+#: Of the rows that are there, some are replaced; others stay, and new ones are added.
+UPSERT = LanceScenario(
+    "upsert", 2, 2, ({"mode": "upsert", "parameters": {"upsert_keys": ["id"]}},), before=4, first=2, kept_ids=(4, 5)
+)
+EVERY = [CREATE, APPEND, APPEND_TO_NOTHING, OVERWRITE, MAPPED, UPSERT]

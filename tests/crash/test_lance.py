@@ -1,0 +1,254 @@
+"""Writes into Lance datasets, stopped at every single effect they have: killed and run again, or suspended and woken too late.
+
+What ``test_every_effect`` and ``test_zombies`` show of Iceberg tables.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+
+import pytest
+from crash.exactly_once import Midway, assert_files_are_known, assert_only_missing_splits_were_written, generations, splits_written
+from crash.lance_once import assert_exactly_once, assert_only_own_files_are_left_over
+from crash.lance_scenarios import APPEND, CREATE, EVERY, MAPPED, OVERWRITE
+
+pytestmark = pytest.mark.crash
+
+#: How a zombie may end: it finished, or it was told that its work is not wanted any more.
+HARMLESS = {None, "DiscardedError", "RestartRefusedError"}
+
+CHANGED = {"marked": True, "on_change": "restart"}
+
+
+def stopped(runs, world, scenario, at, how=signal.SIGKILL, writes=()):
+    """Run until the effect number ``at``; it may be over, or refused, before it gets that far."""
+    run = runs.run(world, *(writes or scenario.writes), fatal=at, how=how)
+    if how is signal.SIGSTOP:
+        assert run.suspended == (len(run.effects) == at)
+    return run
+
+
+def undisturbed(runs, root, scenario):
+    """A run that nothing happens to."""
+    world = scenario.world(root)
+    clean = runs.run(world, *scenario.writes)
+    assert all(one["landed_now"] for one in clean.result)
+    assert_exactly_once(world, scenario.ids, scenario.keys)
+    return clean
+
+
+def at_every_effect(clean, scenario, root, check):
+    """Call ``check(world, number)`` for each effect in a world of its own; report all that failed together."""
+    problems = []
+    for number, name in enumerate(clean.effects, 1):
+        world = scenario.world(root / str(number))
+        try:
+            check(world, number)
+        except AssertionError as error:
+            problems.append(f"{number} {name}: {str(error).splitlines()[0]}")
+    assert not problems, f"{len(problems)} points failed:\n" + "\n".join(problems) + f"\n\nAll effects:\n{clean.listing()}"
+
+
+@pytest.mark.parametrize("scenario", EVERY, ids=lambda scenario: scenario.name)
+def test_a_write_killed_at_any_effect_and_run_again_is_exactly_once(lance_runs, tmp_path, scenario):
+    def check(world, number):
+        run = stopped(lance_runs, world, scenario, number)
+        assert run.signal == signal.SIGKILL
+        assert len(run.effects) == number
+        assert_only_own_files_are_left_over(world)
+        midway = {key: Midway.of(world, key) for key in scenario.keys}
+        landed = bool(world.own_versions())
+        again = lance_runs.run(world, *scenario.writes)
+        assert [one["landed_now"] for one in again.result] == [not landed] * len(scenario.writes)
+        assert_exactly_once(world, scenario.ids, scenario.keys)
+        for key, before in midway.items():
+            if len(scenario.keys) == 1:
+                assert not splits_written(again.effects) & before.published.keys()
+            others = {path for path in world.files_on_disk() if generations(world, key)[0].key.hash not in path}
+            assert_only_missing_splits_were_written(world, before._replace(files=before.files | others), key)
+
+    clean = undisturbed(lance_runs, tmp_path / "whole", scenario)
+    at_every_effect(clean, scenario, tmp_path, check)
+    names = [name.removeprefix("before ") for name in clean.effects]
+    for effect in ("create data file of g1/", "write data file of g1/", "close data file of g1/"):
+        assert sum(name.startswith(effect) for name in names) == scenario.files
+    assert names.count("commit of the table") == 1
+    assert "put g1/commit.json" in names
+
+
+@pytest.mark.parametrize("scenario", [CREATE, APPEND, OVERWRITE], ids=lambda scenario: scenario.name)
+def test_a_write_killed_at_any_moment_in_lances_own_commit_and_run_again_is_exactly_once(lance_runs, tmp_path, scenario):
+    """What Lance does in there is not counted; the clock decides how far it gets."""
+    at = undisturbed(lance_runs, tmp_path / "whole", scenario).effects.index("before commit of the table") + 1
+    for number in range(20):
+        world = scenario.world(tmp_path / str(number))
+        run = stopped(lance_runs, world, scenario, at, signal.SIGSTOP)
+        os.kill(run.pid, signal.SIGCONT)
+        time.sleep(number * 0.00006)
+        os.kill(run.pid, signal.SIGKILL)
+        lance_runs.resume(run)
+        assert run.signal == signal.SIGKILL or not run.error
+        landed = bool(world.own_versions())
+        (again,) = lance_runs.run(world, *scenario.writes).result
+        assert again["landed_now"] is not landed
+        assert_exactly_once(world, scenario.ids)
+
+
+def test_the_effects_of_an_undisturbed_write_are_the_same_every_time(lance_runs, tmp_path):
+    lists = [undisturbed(lance_runs, tmp_path / str(n), APPEND).effects for n in range(2)]
+    assert lists[0] == lists[1]
+
+
+@pytest.mark.parametrize("scenario", [APPEND, MAPPED], ids=lambda scenario: scenario.name)
+def test_a_write_killed_twice_at_different_effects_is_exactly_once(lance_runs, tmp_path, scenario):
+    total = len(undisturbed(lance_runs, tmp_path / "whole", scenario).effects)
+    problems = []
+    for first, second in itertools.product(range(3, total, total // 5), range(1, total, total // 4)):
+        world = scenario.world(tmp_path / f"{first}-{second}")
+        stopped(lance_runs, world, scenario, first)
+        midway = {key: Midway.of(world, key) for key in scenario.keys}
+        retry = stopped(lance_runs, world, scenario, second)
+        last = lance_runs.run(world, *scenario.writes)
+        try:
+            assert last.result
+            assert_exactly_once(world, scenario.ids, scenario.keys)
+            for key, before in midway.items():
+                assert before.published.items() <= Midway.of(world, key).published.items()
+        except AssertionError as error:
+            problems.append(f"{first}, then {second} ({retry.effects[-1:]}): {str(error).splitlines()[0]}")
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("scenario", EVERY, ids=lambda scenario: scenario.name)
+def test_a_zombie_that_wakes_up_after_its_retry_has_committed_changes_nothing(lance_runs, tmp_path, scenario):
+    def check(world, number):
+        zombie = stopped(lance_runs, world, scenario, number, signal.SIGSTOP)
+        assert lance_runs.run(world, *scenario.writes).result
+        version = world.dataset.version
+        lance_runs.resume(zombie)
+        assert (zombie.signal, zombie.error) == (0, None), zombie.found
+        assert world.dataset.version == version
+        assert_exactly_once(world, scenario.ids, scenario.keys)
+
+    at_every_effect(undisturbed(lance_runs, tmp_path / "whole", scenario), scenario, tmp_path, check)
+
+
+def test_a_zombie_that_is_about_to_commit_meets_its_retry_and_foreign_versions(lance_runs, tmp_path):
+    """What others wrote meanwhile makes Lance rebase the zombie's commit, and must not make it land beside that of the retry."""
+    for scenario in EVERY:
+        effects = undisturbed(lance_runs, tmp_path / scenario.name / "whole", scenario).effects
+        world = scenario.world(tmp_path / scenario.name / "world")
+        zombie = stopped(lance_runs, world, scenario, effects.index("before commit of the table") + 1, signal.SIGSTOP)
+        assert zombie.suspended
+        assert lance_runs.run(world, *scenario.writes).result
+        foreign = world.foreign_append()
+        world.dataset.optimize.compact_files()
+        more = world.foreign_append(foreign[-1] + 1)
+        version = world.dataset.version
+        lance_runs.resume(zombie)
+        assert zombie.error is None
+        assert world.dataset.version == version
+        assert [one.group is not None for one in world.versions()].count(True) == 1
+        assert world.ids() == sorted([*scenario.ids, *foreign, *more])
+
+
+def test_a_commit_that_looked_before_another_began_it_on_a_later_version_lands(lance_runs, tmp_path):
+    """The one that is first to bind the group fixes from which version on it is searched; the other saw an earlier one."""
+    for scenario in (APPEND, OVERWRITE, MAPPED):
+        effects = undisturbed(lance_runs, tmp_path / scenario.name / "whole", scenario).effects
+        binds = [number for number, name in enumerate(effects, 1) if name.endswith("put g1/group.json")]
+        world = scenario.world(tmp_path / scenario.name / "world")
+        early = stopped(lance_runs, world, scenario, binds[0], signal.SIGSTOP)
+        foreign = world.foreign_append()
+        late = stopped(lance_runs, world, scenario, len(binds), signal.SIGSTOP)
+        assert late.effects[-1] == "after put g1/group.json"
+        for run in (early, late):
+            lance_runs.resume(run)
+            assert run.error is None, run.found["message"]
+        assert early.result[0]["landed_now"]
+        assert not late.result[0]["landed_now"]
+        kept = foreign if scenario.kept else []
+        assert world.ids() == sorted([*scenario.ids, *kept])
+        assert len(world.own_versions()) == 1
+
+
+@pytest.mark.parametrize("newer_at", [3, 20, -5], ids=["begun", "half-way", "nearly done"])
+def test_a_zombie_of_a_discarded_generation_never_lands_beside_the_newer_one(lance_runs, tmp_path, newer_at):
+    """The commit of generation 1, at every effect of it, against a restart with other code."""
+    effects = undisturbed(lance_runs, tmp_path / "whole", APPEND).effects
+    second = newer_at if newer_at > 0 else len(effects) + newer_at
+    problems = []
+    for first in range(effects.index("before put g1/group.json"), len(effects) + 1):
+        world = APPEND.world(tmp_path / f"{first}-{second}")
+        zombie = stopped(lance_runs, world, APPEND, first, signal.SIGSTOP)
+        newer = stopped(lance_runs, world, APPEND, second, signal.SIGSTOP, (CHANGED,))
+        try:
+            for run in (zombie, newer):
+                if run.suspended:
+                    lance_runs.resume(run)
+                assert run.signal == 0
+                assert run.error in HARMLESS, run.found["traceback"]
+            assert [zombie.error, newer.error].count(None) >= 1
+            assert len(world.own_versions()) == 1
+            assert world.ids() == APPEND.ids
+            own = {row["kind"] for row in world.table_rows() if row["id"] < 100}
+            assert own == {"marked"} or "marked" not in own
+            assert_only_own_files_are_left_over(world)
+            assert_files_are_known(world)
+        except AssertionError as error:
+            problems.append(f"generation 1 at {first} {effects[first - 1]}: {str(error).splitlines()[0]}")
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("do", ["stage", "land"])
+def test_a_replacement_killed_at_any_effect_replaces_once(lance_runs, tmp_path, do):
+    again = {"marked": True, "on_change": "restart", "on_rerun": "replace"}
+    land = {"key": "orders", "generation": 2}
+
+    def committed(root):
+        """Generation 1 is committed and others have appended since."""
+        world = APPEND.world(root)
+        world.commit(world.stage())
+        return world, world.foreign_append()
+
+    whole, foreign = committed(tmp_path / "whole")
+    effects = {"stage": lance_runs.run(whole, again, do="stage").effects, "land": lance_runs.run(whole, land, do="land").effects}
+    problems = []
+    for number, name in enumerate(effects[do], 1):
+        world, _ = committed(tmp_path / str(number))
+        if do == "land":
+            assert lance_runs.run(world, again, do="stage").result
+        run = lance_runs.run(world, again if do == "stage" else land, do=do, fatal=number)
+        assert run.signal == signal.SIGKILL
+        try:
+            assert_only_own_files_are_left_over(world)
+            landed = len(world.own_versions()) == 2
+            if do == "stage":
+                assert lance_runs.run(world, again, do="stage").result
+            assert lance_runs.run(world, land, do="land").result[0]["landed_now"] is not landed
+            assert {row["kind"] for row in world.table_rows() if row["id"] < 100} == {"marked"}
+            assert len(generations(world, "orders")) == 2
+            assert world.ids() == sorted([*APPEND.ids, *foreign])
+            assert len(world.own_versions()) == 2
+            world.dataset.validate()
+            assert_only_own_files_are_left_over(world)
+            assert_files_are_known(world)
+        except AssertionError as error:
+            problems.append(f"{number} {name}: {str(error).splitlines()[0]}")
+    assert not problems, "\n".join(problems)
+
+
+def test_two_attempts_to_create_one_dataset_that_take_turns_make_one(lance_runs, tmp_path):
+    total = len(undisturbed(lance_runs, tmp_path / "whole", CREATE).effects)
+    for first, second in itertools.product(range(5, total, 8), range(2, total, 11)):
+        world = CREATE.world(tmp_path / f"{first}-{second}")
+        zombie = stopped(lance_runs, world, CREATE, first, signal.SIGSTOP)
+        retry = stopped(lance_runs, world, CREATE, second, signal.SIGSTOP)
+        for run in (zombie, retry):
+            if run.suspended:
+                lance_runs.resume(run)
+        assert (zombie.error, retry.error) == (None, None), f"{first}, {second}: {zombie.found} {retry.found}"
+        assert_exactly_once(world, CREATE.ids)

@@ -1,0 +1,676 @@
+"""What a write promises whatever the table's format is: one behaviour, over an Iceberg table and a Lance dataset.
+
+Each test reads the table back with the format's own library, as anybody else would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import lance
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from crash import maintenance
+from support.foreign import compact, options_of
+from support.lance_world import LanceWorld
+from support.world import ORIGIN, SCHEMA, World, rows
+
+from airflow_ckpt_provider.checkpoint.checkpoint import State
+from airflow_ckpt_provider.checkpoint.reference import reference
+from airflow_ckpt_provider.exceptions import (
+    BindingMismatchError,
+    CheckFailedError,
+    DiscardedError,
+    InvalidInputError,
+    NullInRequiredColumnError,
+    SchemaMismatchError,
+    StagedFileMissingError,
+    TableExistsError,
+    TableMissingError,
+    TableMovedError,
+)
+from airflow_ckpt_provider.sources import Files, IcebergTable, LanceDataset
+from airflow_ckpt_provider.spark.checks.check import parse_checks
+from airflow_ckpt_provider.spark.checks.run import CheckRun
+from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
+from airflow_ckpt_provider.tables import groups
+
+BEFORE = range(1_000_000, 1_000_005)
+
+FOREIGN = range(2_000_000, 2_000_005)
+
+
+class Iceberg(World):
+    """An Iceberg table, in the words of this contract."""
+
+    def make(self, ids=BEFORE) -> None:
+        """Make the table with these rows of somebody else."""
+        table = self.create_table()
+        if ids:
+            table.append(rows(ids.start, len(ids)).cast(table.schema().as_arrow()))
+
+    def drop(self) -> None:
+        self.catalog.drop_table("shop.orders")
+
+    @property
+    def there(self) -> bool:
+        return self.catalog.table_exists("shop.orders")
+
+    def read(self) -> list[dict]:
+        """All rows, by id."""
+        return sorted(self.table().scan().to_arrow().to_pylist(), key=lambda row: row["id"])
+
+    def commits(self) -> int:
+        """Commits of anybody that the table remembers."""
+        return len(self.table().snapshots()) if self.there else 0
+
+    def add(self, ids=FOREIGN) -> None:
+        """Rows of somebody who knows nothing of checkpoints."""
+        maintenance.foreign_append(self, ids.start, len(ids))
+
+    def compact(self) -> None:
+        compact(self.table())
+
+    @property
+    def as_source(self):
+        return IcebergTable("shop.orders")
+
+    @property
+    def source_options(self) -> dict[str, str]:
+        return options_of(self)
+
+
+class Lance(LanceWorld):
+    """A Lance dataset, in the same words."""
+
+    def make(self, ids=BEFORE) -> None:
+        self.create_dataset(ids.start if ids else 0, len(ids))
+
+    def drop(self) -> None:
+        shutil.rmtree(self.uri)
+
+    @property
+    def there(self) -> bool:
+        return self.exists
+
+    def read(self) -> list[dict]:
+        self.dataset.validate()
+        return self.table_rows()
+
+    def commits(self) -> int:
+        found = self.versions()
+        # An empty dataset is a version; an empty Iceberg table is no snapshot.
+        return len(found) - (bool(found) and self.made_without_rows)
+
+    @property
+    def made_without_rows(self) -> bool:
+        return lance.dataset(self.uri, version=1).count_rows() == 0
+
+    def add(self, ids=FOREIGN) -> None:
+        self.foreign_append(ids.start, len(ids))
+
+    def compact(self) -> None:
+        self.dataset.optimize.compact_files()
+
+    @property
+    def as_source(self):
+        return LanceDataset(self.uri)
+
+    @property
+    def source_options(self) -> dict[str, str]:
+        return {}
+
+
+@pytest.fixture(params=[Iceberg, Lance], ids=["iceberg", "lance"])
+def empty(request, tmp_path):
+    """A world with four input files, and no table."""
+    world = request.param(tmp_path)
+    world.put_files()
+    return world
+
+
+@pytest.fixture
+def world(empty):
+    """The same, with a table in which somebody's rows are."""
+    empty.make()
+    return empty
+
+
+ALL = range(400)
+
+COMMITS_BEFORE = 1
+
+
+def of(*ids):
+    """The rows with these ids, as every writer here writes them."""
+    return [row for some in ids for row in rows(some.start, len(some)).to_pylist()]
+
+
+def only_even(batch):
+    return batch.filter(pc.equal(pc.bit_wise_and(batch["id"], 1), 0))
+
+
+def nothing(batch):
+    return batch.slice(0, 0)
+
+
+def mapped(world, index, **changes):
+    """What one task of a mapped stage asks for: the input file of its number."""
+    source = Files(f"{world.input}/{index}.parquet", max_split_bytes=1)
+    return world.request(f"orders/{index}", source=source, origin=msgspec.structs.replace(ORIGIN, map_index=index), **changes)
+
+
+# -- how rows land ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_append_adds_its_rows_in_one_commit(world):
+    attempt = world.stage()
+    assert world.read() == of(BEFORE)
+    assert world.commits() == COMMITS_BEFORE
+    (settled,) = world.commit(attempt)
+    assert settled.landed_now
+    assert world.read() == of(ALL, BEFORE)
+    assert world.commits() == COMMITS_BEFORE + 1
+    assert world.referenced_files() >= world.files_on_disk()
+
+
+def test_a_create_makes_the_table_and_its_rows_in_one_commit_and_not_before(empty):
+    attempt = empty.stage(empty.request(mode="create"))
+    assert not empty.there
+    empty.commit(attempt)
+    assert empty.read() == of(ALL)
+    assert empty.commits() == 1
+    assert not empty.commit(empty.stage(empty.request(mode="create")))[0].landed_now
+    assert empty.commits() == 1
+
+
+def test_a_create_without_rows_makes_an_empty_table_with_columns(empty):
+    empty.commit(empty.stage(empty.request(mode="create", transform=nothing)))
+    assert empty.there
+    assert empty.read() == []
+    empty.commit(empty.stage(empty.request("later")))
+    assert empty.read() == of(ALL)
+
+
+def test_a_create_over_a_table_of_somebody_else_is_refused_before_anything_is_stored(world):
+    with pytest.raises(TableExistsError, match="Use mode='append' or 'overwrite'"):
+        world.stage(world.request(mode="create"))
+    assert list((world.root / "store").rglob("*.json")) == []
+    assert world.read() == of(BEFORE)
+
+
+def test_a_create_finds_a_table_that_somebody_else_made_meanwhile_and_leaves_it(empty):
+    attempt = empty.stage(empty.request(mode="create"))
+    empty.make()
+    with pytest.raises(TableExistsError):
+        empty.commit(attempt)
+    assert empty.read() == of(BEFORE)
+    empty.drop()
+    if isinstance(empty, Lance):
+        # Staged files lie in the dataset's folder.
+        with pytest.raises(StagedFileMissingError, match="restart"):
+            empty.commit(attempt)
+        assert not empty.there
+        attempt = empty.stage(empty.request(mode="create", restart_token="now"))
+    empty.commit(attempt)
+    assert empty.read() == of(ALL)
+
+
+def test_of_two_keys_that_create_one_table_the_second_is_told(empty):
+    first, second = (empty.stage(empty.request(key, mode="create")) for key in ("first", "second"))
+    empty.commit(second)
+    with pytest.raises(TableExistsError):
+        empty.commit(first)
+    assert empty.read() == of(ALL)
+    assert empty.commits() == 1
+
+
+def test_an_overwrite_replaces_all_rows_also_those_that_came_meanwhile(world):
+    attempt = world.stage(world.request(mode="overwrite"))
+    world.add()
+    world.commit(attempt)
+    assert world.read() == of(ALL)
+    assert world.commits() == COMMITS_BEFORE + 2
+
+
+def test_rows_that_others_add_between_stage_and_commit_stay(world):
+    attempt = world.stage()
+    world.add()
+    world.commit(attempt)
+    assert world.read() == of(ALL, BEFORE, FOREIGN)
+    world.compact()
+    assert not world.commit(attempt)[0].landed_now
+    assert world.read() == of(ALL, BEFORE, FOREIGN)
+
+
+@pytest.mark.parametrize("has_rows", [True, False], ids=["into rows", "into an empty table"])
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_every_mode_writes_into_a_table_with_rows_and_without(empty, mode, has_rows):
+    empty.make(BEFORE if has_rows else range(0))
+    empty.commit(empty.stage(empty.request(mode=mode)))
+    assert empty.read() == (of(ALL, BEFORE) if has_rows and mode == "append" else of(ALL))
+
+
+# -- nothing to write ------------------------------------------------------------------------------------------------------
+
+
+def test_without_rows_an_append_lands_without_a_commit(world):
+    (settled,) = world.commit(world.stage(world.request(transform=nothing)))
+    assert settled.commit.snapshot_id is None
+    assert world.read() == of(BEFORE)
+    assert world.commits() == COMMITS_BEFORE
+    assert not world.commit(world.stage(world.request(transform=nothing)))[0].landed_now
+
+
+@pytest.mark.parametrize("files", [0, 2])
+def test_without_rows_an_overwrite_empties_the_table_once(world, files):
+    for path in sorted(world.input.iterdir())[files:]:
+        path.unlink()
+    request = world.request(mode="overwrite", transform=nothing)
+    world.commit(world.stage(request))
+    assert world.read() == []
+    world.add()
+    assert not world.commit(world.stage(request))[0].landed_now
+    assert world.read() == of(FOREIGN)
+
+
+# -- once ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_retry_recovers_what_is_staged_and_writes_only_the_rest(world):
+    world.stage(splits=3)
+    before = {path: stat(path) for path in world.files_on_disk()}
+    again = world.stage()
+    assert again.recovered(again.checkpoint.sealed()) == 3
+    data = {path for path in before if path.endswith((".parquet", ".lance"))}
+    assert len(data) == 3
+    assert {path: stat(path) for path in data} == {path: before[path] for path in data}
+    assert len([path for path in world.files_on_disk() if path.endswith((".parquet", ".lance"))]) == 4
+    world.commit(again)
+    assert world.read() == of(ALL, BEFORE)
+
+
+def stat(path):
+    found = os.stat(path)
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite", "create"])
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "record lost"])
+def test_a_repeated_commit_finds_the_first(empty, mode, recorded):
+    if mode != "create":
+        empty.make()
+    attempt = empty.stage(empty.request(mode=mode))
+    (first,) = empty.commit(attempt)
+    landed, read = empty.commits(), empty.read()
+    if not recorded:
+        maintenance.forget_the_record(empty, attempt.checkpoint)
+    again = empty.stage(empty.request(mode=mode))
+    assert again.commit.snapshot_id == first.commit.snapshot_id
+    (found,) = empty.commit(attempt)
+    assert not found.landed_now
+    assert found.commit.snapshot_id == first.commit.snapshot_id
+    assert (empty.commits(), empty.read()) == (landed, read)
+
+
+def test_another_key_writes_again(world):
+    for key in ("monday", "tuesday"):
+        world.commit(world.stage(world.request(key)))
+    assert world.read() == sorted(of(ALL, ALL, BEFORE), key=lambda row: row["id"])
+    assert world.commits() == COMMITS_BEFORE + 2
+
+
+def test_mapped_keys_land_in_one_commit(world):
+    attempts = [world.stage(mapped(world, index)) for index in range(4)]
+    settled = world.commit(*attempts)
+    assert len({one.commit.snapshot_id for one in settled}) == 1
+    assert world.read() == of(ALL, BEFORE)
+    assert world.commits() == COMMITS_BEFORE + 1
+    assert not any(one.landed_now for one in world.commit(*attempts))
+    assert world.commits() == COMMITS_BEFORE + 1
+
+
+def test_mapped_keys_overwrite_together_also_if_one_has_no_rows(world):
+    attempts = [
+        world.stage(mapped(world, index, mode="overwrite", transform=nothing if index == 2 else None)) for index in range(4)
+    ]
+    world.commit(*attempts)
+    assert world.read() == of(range(200), range(300, 400))
+
+
+def test_mapped_keys_that_each_create_the_table_are_refused(empty):
+    attempts = [empty.stage(mapped(empty, index, mode="create")) for index in range(2)]
+    with pytest.raises(InvalidInputError, match="cannot create one"):
+        empty.commit(*attempts)
+    assert not empty.there
+
+
+def test_keys_of_other_modes_do_not_land_together(world):
+    attempts = [world.stage(mapped(world, 0)), world.stage(mapped(world, 1, mode="overwrite"))]
+    with pytest.raises(InvalidInputError):
+        world.commit(*attempts)
+    assert world.read() == of(BEFORE)
+
+
+# -- generations -----------------------------------------------------------------------------------------------------------
+
+REPLACE = {"on_rerun": "replace", "on_change": "restart"}
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite", "create"])
+def test_a_replacement_takes_the_rows_of_its_own_key_away_and_no_others(empty, mode):
+    if mode != "create":
+        empty.make()
+    left = BEFORE if mode == "append" else range(0)
+    empty.commit(empty.stage(empty.request(mode=mode)))
+    empty.add()
+    for transform in (only_even, None, nothing):
+        (settled,) = empty.commit(empty.stage(empty.request(mode=mode, transform=transform, **REPLACE)))
+        assert settled.landed_now
+        mine = {None: of(ALL), nothing: [], only_even: [row for row in of(ALL) if row["id"] % 2 == 0]}[transform]
+        assert empty.read() == mine + of(left, FOREIGN)
+    assert settled.checkpoint.header.generation == 4
+
+
+def test_a_replacement_of_what_compaction_has_rewritten_is_refused(world):
+    world.commit(world.stage())
+    world.compact()
+    again = world.request(transform=only_even, **REPLACE)
+    with pytest.raises(TableMovedError):
+        world.commit(world.stage(again))
+    assert world.read() == of(ALL, BEFORE)
+
+
+def test_a_restart_stages_anew_and_the_discarded_generation_never_lands(world):
+    first = world.stage()
+    second = world.stage(world.request(transform=only_even, restart_token="now"))
+    assert second.checkpoint.header.generation == 2
+    with pytest.raises(DiscardedError):
+        world.commit(first)
+    assert world.read() == of(BEFORE)
+    world.commit(second)
+    with pytest.raises(DiscardedError):
+        world.commit(first)
+    assert world.read() == [row for row in of(ALL) if row["id"] % 2 == 0] + of(BEFORE)
+    assert world.commits() == COMMITS_BEFORE + 1
+
+
+def test_another_write_under_the_same_key_is_refused(world):
+    world.stage()
+    for other in ({"mode": "overwrite"}, {"transform": only_even}, {"source": Files(f"{world.input}/0.parquet")}):
+        with pytest.raises(BindingMismatchError):
+            world.stage(world.request(**other))
+
+
+# -- the table is another one ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+@pytest.mark.parametrize("anew", [True, False], ids=["made anew", "gone"])
+def test_a_table_that_was_removed_after_the_stage_gets_no_rows(world, mode, anew):
+    attempt = world.stage(world.request(mode=mode))
+    world.drop()
+    if anew:
+        world.make()
+    with pytest.raises(TableMissingError):
+        world.commit(attempt)
+    assert world.there is anew
+    assert not anew or world.read() == of(BEFORE)
+
+
+def test_a_table_that_is_not_there_is_refused_before_anything_is_stored(empty):
+    with pytest.raises(TableMissingError):
+        empty.stage()
+    assert list((empty.root / "store").rglob("*.json")) == []
+
+
+# -- rows that do not fit --------------------------------------------------------------------------------------------------
+
+
+def test_columns_that_do_not_fit_are_refused_before_anything_is_staged(world):
+    pq.write_table(rows(0, 3).append_column("extra", pa.array([1, 2, 3])), world.input / "0.parquet")
+    with pytest.raises(SchemaMismatchError, match="column 'extra' is not in the table"):
+        world.stage()
+    assert world.files_on_disk() == set()
+
+
+@pytest.mark.parametrize("kind", [Iceberg, Lance])
+def test_a_null_in_a_required_column_fails_its_split_and_leaves_no_file(tmp_path, kind):
+    world = kind(tmp_path)
+    required = pa.schema([pa.field("id", pa.int64(), nullable=False), *rows(0, 1).schema.remove(0)])
+    if kind is Lance:
+        lance.write_dataset(required.empty_table(), world.uri, schema=required)
+    else:
+        world.create_table(schema=SCHEMA)
+    table = rows(0, 3).set_column(0, "id", pa.array([0, None, 2], pa.int64()))
+    pq.write_table(table, world.input / "0.parquet")
+    with pytest.raises(NullInRequiredColumnError, match=r"Column 'id' .* row 1 of the split"):
+        world.stage()
+    assert world.files_on_disk() == set()
+
+
+# -- checks of staged rows -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def spark():
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}
+    with spark_session(SparkTarget("local[2]", conf=conf), "checks") as spark:
+        yield spark
+
+
+def fully_counted(staged):
+    ids = sorted(n for batch in staged.batches(["id"]) for n in batch["id"].to_pylist())
+    return ids == list(ALL) and staged.rows == len(ALL)
+
+
+def nothing_large(staged):
+    return max(n for batch in staged.batches(["value"]) for n in batch["value"].to_pylist()) < 50
+
+
+SQL = (
+    "SELECT count(*) = 400 AND count(DISTINCT id) = 400 AND max(value) = 99.75 AND min(at) = TIMESTAMP_NTZ '1970-01-01' FROM staged"
+)
+
+CHECKS = {
+    "SQL that passes": (SQL, True),
+    "SQL that fails": ("SELECT max(value) < 50, max(value) FROM staged", False),
+    "a function that passes": (fully_counted, True),
+    "a function that fails": (nothing_large, False),
+}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("check", "passes"), CHECKS.values(), ids=CHECKS)
+@pytest.mark.parametrize("mode", ["append", "create"])
+def test_a_check_sees_the_staged_rows_and_one_that_fails_leaves_the_table_as_it_was(empty, spark, mode, check, passes):
+    if mode == "append":
+        empty.make()
+    before = empty.read() if mode == "append" else []
+    attempt = empty.stage(empty.request(mode=mode))
+    target = empty.target()
+
+    def audit(sealed):
+        CheckRun(parse_checks([check]), target, sealed, lambda: spark).run(lambda _: None)
+
+    if passes:
+        (settled,) = groups.commit([attempt.checkpoint], target, audit)
+        assert settled.landed_now
+    else:
+        commits, files = empty.commits(), empty.files_on_disk()
+        with pytest.raises(CheckFailedError):
+            groups.commit([attempt.checkpoint], target, audit)
+        assert empty.there is (mode == "append")
+        assert (empty.commits(), empty.files_on_disk()) == (commits, files)
+        assert not empty.there or empty.read() == before
+        empty.commit(attempt)
+    assert empty.read() == of(ALL) + before
+
+
+# -- the sensor ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def connections(empty, monkeypatch):
+    catalog = {"type": "sql", "uri": f"sqlite:///{empty.root}/catalog.db", "warehouse": f"file://{empty.root}/warehouse"}
+    found = {
+        "ICEBERG_DEFAULT": {"conn_type": "iceberg", "extra": catalog},
+        "CHECKPOINT_DEFAULT": {"conn_type": "checkpoint", "host": f"file://{empty.root}/store"},
+    }
+    for name, facts in found.items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(facts))
+
+
+@pytest.mark.airflow
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "record lost"])
+def test_the_sensor_sees_what_is_sealed_and_what_has_landed(world, connections, recorded):
+    from airflow_ckpt_provider.hooks.lookup import reached
+
+    def seen(pointer):
+        return [reached(pointer, until, "checkpoint_default") for until in (State.SEALED, State.COMMITTED)]
+
+    assert seen("orders") == [False, False]
+    world.stage(splits=1)
+    assert seen("orders") == [False, False]
+    attempt = world.stage()
+    seal = attempt.checkpoint.sealed()
+    pointer = reference(attempt.checkpoint, seal, State.SEALED, recovered=1, written=3)
+    assert seen("orders") == seen(pointer) == [True, False]
+    world.commit(attempt)
+    if not recorded:
+        maintenance.forget_the_record(world, attempt.checkpoint)
+    assert seen("orders") == seen(pointer) == [True, True]
+
+
+@pytest.mark.airflow
+def test_the_sensor_is_told_that_a_discarded_generation_never_lands(world, connections):
+    from airflow_ckpt_provider.hooks.lookup import reached
+
+    attempt = world.stage()
+    pointer = reference(attempt.checkpoint, attempt.checkpoint.sealed(), State.SEALED, recovered=0, written=4)
+    world.stage(world.request(restart_token="now"), splits=0)
+    with pytest.raises(DiscardedError):
+        reached(pointer, State.COMMITTED, "checkpoint_default")
+
+
+# -- from one format into the other ----------------------------------------------------------------------------------------
+
+
+def copied(source, into, **changes):
+    """Write all of one world's table into another's."""
+    request = into.request("copy", source=source.as_source, options=source.source_options, **changes)
+    into.commit(into.stage(request))
+
+
+@pytest.mark.parametrize("mode", ["create", "append", "overwrite"])
+@pytest.mark.parametrize(
+    "kinds", [(Lance, Iceberg), (Iceberg, Lance), (Lance, Lance)], ids=["to iceberg", "to lance", "lance to lance"]
+)
+def test_rows_go_from_one_format_into_the_other_and_back(tmp_path, kinds, mode):
+    first, second, third = kinds[0](tmp_path / "1"), kinds[1](tmp_path / "2"), kinds[0](tmp_path / "3")
+    first.make(range(50))
+    first.add(range(50, 60))
+    for into in (second, third):
+        if mode != "create":
+            into.make()
+    copied(first, second, mode=mode)
+    copied(second, third, mode=mode)
+    left = of(BEFORE) if mode == "append" else []
+    assert second.read() == of(range(60)) + left
+    assert third.read() == sorted(of(range(60)) + left * 2, key=lambda row: row["id"])
+
+
+def test_vectors_and_nested_rows_go_into_iceberg_as_lists_and_come_back_as_vectors(tmp_path):
+    first, second, third = Lance(tmp_path / "1"), Iceberg(tmp_path / "2"), Lance(tmp_path / "3")
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("v", pa.list_(pa.float32(), 3)),
+            ("s", pa.struct([("tags", pa.list_(pa.string())), ("m", pa.map_(pa.string(), pa.float64()))])),
+        ]
+    )
+    given = [
+        {"id": 1, "v": [1.0, 2.0, 3.0], "s": {"tags": ["a", None], "m": [("k", 0.5)]}},
+        {"id": 2, "v": None, "s": {"tags": [], "m": []}},
+        {"id": 3, "v": [0.0, -1.0, 0.5], "s": {"tags": None, "m": [("x", None), ("y", 1.0)]}},
+    ]
+    lance.write_dataset(pa.Table.from_pylist(given, schema=schema), first.uri)
+    lance.write_dataset(schema.empty_table(), third.uri, schema=schema)
+    copied(first, second, mode="create")
+    assert second.table().schema().as_arrow().field("v").type.value_type == pa.float32()
+    copied(second, third, mode="append")
+    assert third.read() == given
+    assert third.dataset.schema == schema
+
+
+# -- what only a Lance dataset has -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.2"])
+@pytest.mark.parametrize("stable", [True, False, None])
+def test_a_dataset_is_created_with_its_storage_version_and_row_ids(tmp_path, version, stable):
+    world = Lance(tmp_path)
+    world.put_files()
+    parameters = {"storage_version": version} | ({} if stable is None else {"stable_row_ids": stable})
+    world.commit(world.stage(world.request(mode="create", parameters=parameters)))
+    assert world.dataset.data_storage_version == version
+    assert world.dataset.has_stable_row_ids is bool(stable)
+    assert world.read() == of(ALL)
+
+    by_address = {row["_rowid"]: row["id"] for row in world.dataset.to_table(["id"], with_row_id=True).to_pylist()}
+    world.commit(world.stage(world.request("more", source=Files(f"{world.input}/0.parquet"))))
+    world.dataset.delete("id < 50")
+    world.compact()
+    found = world.dataset.to_table(["id"], with_row_id=True, filter="id >= 100").to_pylist()
+    assert world.dataset.data_storage_version == version
+    assert all(by_address.get(row["_rowid"]) == row["id"] for row in found) is bool(stable)
+
+    world.commit(world.stage(world.request("anew", mode="overwrite")))
+    assert world.dataset.has_stable_row_ids is bool(stable)
+    assert world.read() == of(ALL)
+
+
+@pytest.mark.parametrize(
+    ("mode", "parameters", "message"),
+    [
+        ("create", {"storage_version": "2.0"}, "storage_version='2.0'"),
+        ("create", {"storage_version": "newest"}, "storage_version='newest'"),
+        ("create", {"partition_by": ["id"]}, "does not take partition_by"),
+        ("append", {"storage_version": "2.1"}, "does not take storage_version"),
+        ("overwrite", {"overwrite_filter": "id < 3"}, "does not take overwrite_filter"),
+        ("overwrite_partitions", {}, "the modes of a Lance dataset are"),
+    ],
+    ids=str,
+)
+def test_what_a_dataset_does_not_have_is_refused_before_anything_is_stored(tmp_path, mode, parameters, message):
+    world = Lance(tmp_path)
+    world.put_files(1)
+    if mode != "create":
+        world.make()
+    with pytest.raises(InvalidInputError, match=message):
+        world.stage(world.request(mode=mode, parameters=parameters))
+    assert list((world.root / "store").rglob("*.json")) == []
+
+
+@pytest.mark.parametrize("change", ["added", "dropped", "renamed", "another type"])
+def test_rows_that_were_staged_before_the_columns_changed_are_not_read_as_other_columns(tmp_path, change):
+    world = Lance(tmp_path)
+    world.put_files(2)
+    world.make()
+    attempt = world.stage()
+    changes = {
+        "added": lambda dataset: dataset.add_columns({"twice": "id * 2"}),
+        "dropped": lambda dataset: dataset.drop_columns(["kind"]),
+        "renamed": lambda dataset: dataset.alter_columns({"path": "kind", "name": "sort"}),
+        "another type": lambda dataset: dataset.alter_columns({"path": "value", "data_type": pa.float32()}),
+    }
+    changes[change](world.dataset)
+    before = world.read()
+    with pytest.raises(SchemaMismatchError, match=r"columns of the Lance dataset .* were changed"):
+        world.commit(attempt)
+    assert world.read() == before

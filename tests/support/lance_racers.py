@@ -1,0 +1,199 @@
+"""Processes that are kept alive and use Lance at the same moment: each is told its work, waits at a gate, and answers.
+
+They are started anew and not forked: a process that has used Lance must not be. Work comes as JSON lines on standard input and
+answers go as JSON lines to standard output. Decision: there are two gates. At the one all start to commit at the same moment, and
+the operating system decides who gets how far. At the other each has looked into the versions, found nothing and is about to swap:
+there every round is a race, on however few cores.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.tables import groups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from support.lance_world import LanceWorld
+
+_TESTS = Path(__file__).resolve().parents[1]
+
+#: Where racers wait: before they begin, or before their first swap.
+START, SWAP = "start", "swap"
+
+
+class Racers:
+    """So many processes."""
+
+    def __init__(self, number: int) -> None:
+        self._gate, self._open = os.pipe()
+        environment = {"PYTHONPATH": f"{_TESTS}:{_TESTS.parent}", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+        environment |= {"AWS_EC2_METADATA_DISABLED": "true", "LANCE_CPU_THREADS": "1", "LANCE_IO_THREADS": "4"}
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, __file__, str(self._gate)],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                pass_fds=[self._gate],
+            )
+            for _ in range(number)
+        ]
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.stdin.close()
+        for process in self._processes:
+            assert process.wait(60) == 0
+            process.stdout.close()
+        os.close(self._gate)
+        os.close(self._open)
+
+    def race(self, world: LanceWorld, jobs: Sequence[dict[str, Any]], gate: str = START) -> list[Any]:
+        """Do all jobs at the same moment; what each returned.
+
+        :param jobs: ``do`` names a function below; the rest are its arguments.
+        """
+        racers = self._processes[: len(jobs)]
+        assert len(racers) == len(jobs)
+        for process, job in zip(racers, jobs, strict=True):
+            self._tell(process, {"root": str(world.root), "gate": gate, **job})
+        # Those that end before the gate, because they failed, would not open it.
+        said = [self._hear(process) for process in racers]
+        os.write(self._open, b"g" * sum("waits" in one for one in said))
+        answers = [self._hear(process) if "waits" in one else one for process, one in zip(racers, said, strict=True)]
+        errors = [one["error"] for one in answers if "error" in one]
+        assert not errors, "\n".join(errors)
+        return [one["result"] for one in answers]
+
+    @staticmethod
+    def _tell(process: subprocess.Popen[str], job: dict[str, Any]) -> None:
+        process.stdin.write(json.dumps(job) + "\n")
+        process.stdin.flush()
+
+    @staticmethod
+    def _hear(process: subprocess.Popen[str]) -> Any:
+        line = process.stdout.readline()
+        assert line, f"a racer ended with {process.poll()}"
+        return json.loads(line)
+
+
+def land(world: LanceWorld, wait: Callable[[], None], gate: str, keys: list[list[Any]]) -> list[list[Any]]:
+    """Commit checkpoints, by key and generation, as a commit task does; version and ``landed_now`` of each."""
+    checkpoints = [Checkpoint.at(world.store, IdempotenceKey(key), generation) for key, generation in keys]
+    target = world.target()
+    if gate == START:
+        wait()
+        return _settled(groups.commit(checkpoints, target))
+    with _before_the_first_swap(wait):
+        return _settled(groups.commit(checkpoints, target))
+
+
+def append(world: LanceWorld, wait: Callable[[], None], gate: str, start: int, times: int) -> list[int]:
+    """What another writer does, who knows nothing of checkpoints; the ids of the rows that Lance said were written."""
+    from support.lance_world import rows
+
+    wait()
+    done = []
+    for number in range(start, start + 2 * times, 2):
+        if _tried(lambda number=number: _append(world, rows(number, 2))):
+            done += [number, number + 1]
+        time.sleep(0.005)
+    return done
+
+
+def delete(world: LanceWorld, wait: Callable[[], None], gate: str, ids: list[int]) -> list[int]:
+    """Delete rows one by one; the ids that Lance said were deleted."""
+    wait()
+    return [number for number in ids if _tried(lambda number=number: world.dataset.delete(f"id = {number}"))]
+
+
+def compact(world: LanceWorld, wait: Callable[[], None], gate: str, times: int) -> int:
+    """Rewrite small fragments into large ones, over and over; how often that succeeded."""
+    wait()
+    done = 0
+    for _ in range(times):
+        done += _tried(lambda: world.dataset.optimize.compact_files(num_threads=1))
+        time.sleep(0.005)
+    return done
+
+
+def _append(world: LanceWorld, table: Any) -> None:
+    import lance
+
+    lance.write_dataset(table, world.uri, mode="append", storage_options=world.options or None)
+
+
+def _tried(work: Callable[[], Any]) -> bool:
+    """Lance gives up on a conflict after some tries of its own; that is the other writer's affair."""
+    try:
+        work()
+    except OSError:
+        return False
+    return True
+
+
+def _settled(found: list[groups.Settled]) -> list[list[Any]]:
+    return [[one.commit.snapshot_id, one.landed_now] for one in found]
+
+
+class _before_the_first_swap:  # noqa: N801 - it reads as what it is
+    """Waits when Lance is first asked to commit: everything before that is done."""
+
+    def __init__(self, wait: Callable[[], None]) -> None:
+        self._wait = wait
+
+    def __enter__(self) -> None:
+        import lance
+
+        self._commit = commit = lance.LanceDataset.commit
+        waiting = [self._wait]
+
+        def gated(*args: Any, **kwargs: Any) -> Any:
+            if waiting:
+                waiting.pop()()
+            return commit(*args, **kwargs)
+
+        lance.LanceDataset.commit = staticmethod(gated)
+
+    def __exit__(self, *args: object) -> None:
+        import lance
+
+        lance.LanceDataset.commit = staticmethod(self._commit)
+
+
+_WORK = {"land": land, "append": append, "delete": delete, "compact": compact}
+
+
+def _main(gate: int) -> None:
+    import lance  # noqa: F401 - before the first race, not in it
+
+    from support.lance_world import LanceWorld
+
+    def wait() -> None:
+        print(json.dumps({"waits": True}), flush=True)
+        os.read(gate, 1)
+
+    for line in sys.stdin:
+        job = json.loads(line)
+        work, world = _WORK[job.pop("do")], LanceWorld(Path(job.pop("root")))
+        try:
+            answer = {"result": work(world, wait, **job)}
+        except Exception:  # noqa: BLE001 - the test that asked decides what it means
+            answer = {"error": traceback.format_exc()}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    _main(int(sys.argv[1]))

@@ -1,0 +1,144 @@
+"""A small real world around a Lance dataset: dataset, store and input files in one folder, and writes without Spark.
+
+Lance is used in this process, so nothing may be forked from it: runs that are killed or race have processes of their own.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_ckpt_provider.checkpoint.documents import Connections
+from airflow_ckpt_provider.tables.lance.table import LanceTarget
+from airflow_ckpt_provider.tables.summary import GROUP, KEY
+from support.world import World, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from lance import LanceDataset
+
+    from airflow_ckpt_provider.spark.request import WriteRequest
+
+#: First id of rows that other writers append: apart from all ids of checkpoints.
+FOREIGN = 1_000_000
+
+
+class Version(NamedTuple):
+    """One version of a dataset, as its transaction says."""
+
+    number: int
+    properties: dict[str, str]
+
+    @property
+    def group(self) -> str | None:
+        return self.properties.get(GROUP)
+
+    @property
+    def key(self) -> str | None:
+        return self.properties.get(KEY)
+
+
+class LanceWorld(World):
+    """One folder with everything in it; the dataset may be in object storage.
+
+    :param root: an empty folder, or the one of a world that is there already.
+    :param uri: of the dataset; kept in the folder, with its options, for whoever opens the world later.
+    """
+
+    def __init__(self, root: Path, uri: str | None = None, options: Mapping[str, str] | None = None) -> None:
+        super().__init__(root)
+        kept = root / "dataset.json"
+        if uri is not None:
+            kept.write_text(json.dumps({"uri": uri, "options": dict(options or {})}))
+        found = json.loads(kept.read_text()) if kept.exists() else {"uri": str(root / "orders.lance"), "options": {}}
+        self.uri: str = found["uri"]
+        self.options: dict[str, str] = found["options"]
+
+    # -- the dataset, as anybody with the library sees it -----------------------------------------------------------------
+
+    @property
+    def dataset(self) -> LanceDataset:
+        """Its last version, opened anew."""
+        import lance
+
+        return lance.dataset(self.uri, storage_options=self.options or None)
+
+    @property
+    def exists(self) -> bool:
+        try:
+            return self.dataset is not None
+        except ValueError:
+            return False
+
+    def create_dataset(self, start: int = FOREIGN, count: int = 5, **settings: Any) -> list[int]:
+        """Make the dataset with somebody else's rows; their ids. Without rows it has no fragments."""
+        import lance
+
+        table = rows(start, max(count, 1)).slice(0, count)
+        lance.write_dataset(table, self.uri, mode="create", storage_options=self.options or None, **settings)
+        return list(range(start, start + count))
+
+    def foreign_append(self, start: int = FOREIGN + 1000, count: int = 5) -> list[int]:
+        """Append rows as a writer does who knows nothing of checkpoints; their ids."""
+        import lance
+
+        lance.write_dataset(rows(start, count), self.uri, mode="append", storage_options=self.options or None)
+        return list(range(start, start + count))
+
+    def table_rows(self) -> list[dict[str, Any]]:
+        """All rows, by id."""
+        return sorted(self.dataset.to_table().to_pylist(), key=lambda row: row["id"])
+
+    def ids(self, name: str = "") -> list[int]:
+        """All ids in the dataset, sorted; one that is there twice is listed twice."""
+        return sorted(self.dataset.to_table(columns=["id"])["id"].to_pylist())
+
+    def versions(self) -> list[Version]:
+        """All versions that are there, oldest first; none if there is no dataset."""
+        if not self.exists:
+            return []
+        dataset = self.dataset
+        numbers = sorted(one["version"] for one in dataset.versions())
+        found = [(number, dataset.read_transaction(number)) for number in numbers]
+        return [Version(number, (one.transaction_properties if one is not None else None) or {}) for number, one in found]
+
+    def own_versions(self) -> list[Version]:
+        """Those of them that carry a key of ours."""
+        return [version for version in self.versions() if version.group is not None]
+
+    # -- writes -----------------------------------------------------------------------------------------------------------
+
+    def target(self, name: str = "", catalog: object = None) -> LanceTarget:
+        return LanceTarget(self.uri, self.options)
+
+    def request(self, key: str = "orders", **changes: Any) -> WriteRequest:
+        connections = Connections(table="", spark="spark_default", checkpoint="checkpoint_default")
+        return super().request(key, **({"connections": connections} | changes))
+
+    # -- files ------------------------------------------------------------------------------------------------------------
+
+    def below_data(self) -> set[str]:
+        """What there is in the folder ``data`` of a local dataset, whoever put it there."""
+        return {str(path) for path in (self.root / "orders.lance" / "data").glob("*")}
+
+    def files_on_disk(self) -> set[str]:
+        """Files of checkpoints in a local dataset, referenced or not; one that is not finished may be a folder."""
+        return {path for path in self.below_data() if "/ckpt-" in path}
+
+    def referenced_files(self, name: str = "") -> set[str]:
+        """Data files that the last version refers to."""
+        return self._files_of(self.dataset) if self.exists else set()
+
+    def ever_referenced_files(self) -> set[str]:
+        """Data files that any version refers to."""
+        return set().union(*(self._files_of(self.dataset.checkout_version(version.number)) for version in self.versions()))
+
+    def _files_of(self, dataset: LanceDataset) -> set[str]:
+        return {f"{self.uri}/data/{file.path}" for fragment in dataset.get_fragments() for file in fragment.data_files()}
+
+
+def expected(*ids: int) -> list[dict[str, Any]]:
+    """Rows with these ids, as the input files and other writers have them."""
+    return [row for n in sorted(ids) for row in rows(n, 1).to_pylist()]
