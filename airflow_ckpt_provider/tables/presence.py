@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
+from airflow_ckpt_provider.exceptions import StagedFileMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,6 +57,23 @@ def require_all(sealed: Sequence[Sealed], table: Table) -> None:
     files = _files(record for one in sealed for record in one.staged)
     files += table.records([manifest for one in sealed for manifest in one.seal.manifests])
     table.require_files(sealed[0].header.table, files)
+
+
+def require_found(files: Sequence[StagedFile], sizes: Sequence[int | None], table: str, hint: str) -> None:
+    """Refuse to go on if staged files are gone, or have another size.
+
+    :param sizes: of the files as they are now; None for one that is not there.
+    :param table: name, for messages.
+    :param hint: what deletes such files, and what helps.
+    :raises StagedFileMissingError: naming what is gone.
+    """
+    bad = [file.path for file, found in zip(files, sizes, strict=True) if found != file.bytes]
+    if bad:
+        raise StagedFileMissingError(
+            f"{len(bad)} of {len(files)} staged files of {table} are gone or damaged, for instance {bad[0]}. Nothing was "
+            "committed. "
+            f'{hint} redo the write with the configuration {{"checkpoint": "restart"}}.'
+        )
 
 
 def _files(staged: Iterable[Staged]) -> list[StagedFile]:

@@ -16,7 +16,6 @@ from airflow_ckpt_provider.exceptions import (
     RolledBackError,
     RowCountError,
     SchemaMismatchError,
-    StagedFileMissingError,
     TableExistsError,
     TableMissingError,
     TableMovedError,
@@ -43,8 +42,10 @@ from airflow_ckpt_provider.tables.iceberg.merging import merge, worth_merging
 from airflow_ckpt_provider.tables.iceberg.modes import mode_of
 from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts
 from airflow_ckpt_provider.tables.once import first_line
+from airflow_ckpt_provider.tables.presence import require_found
 from airflow_ckpt_provider.tables.protocol import Base
 from airflow_ckpt_provider.tables.summary import identity_of
+from airflow_ckpt_provider.tables.together import adds_only, require_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -60,6 +61,11 @@ if TYPE_CHECKING:
 
 #: Stored in the header and in references.
 FORMAT = "iceberg"
+
+#: What an error says of staged files that are gone.
+_WHAT_DELETES = (
+    "Something deletes files that no snapshot references yet, such as an orphan clean-up with too short a retention. Stop it, then"
+)
 
 
 class IcebergTarget:
@@ -282,27 +288,11 @@ class IcebergTarget:
 
     def require_together(self, headers: Sequence[Header]) -> None:
         """Refuse checkpoints that cannot land in one commit."""
-        first = headers[0]
-        others = sorted({header.mode for header in headers})
-        if len(others) > 1 or any(header.parameters != first.parameters for header in headers):
-            raise InvalidInputError(
-                f"One commit lands in one way, but these checkpoints of {self.identifier} have the modes {', '.join(others)}, or "
-                "other parameters of them. Use one commit task for each."
-            )
-        if len({header.key for header in headers if header.table.creation is not None}) > 1:
-            raise InvalidInputError(
-                f"{len(headers)} checkpoints cannot create one table, {self.identifier}: each has its own schema and identity. "
-                "Create it with one stage that is not mapped, and let the mapped ones append."
-            )
-        if len(headers) > 1 and not mode_of(first.mode, first.parameters).together:
-            raise InvalidInputError(
-                f"{len(headers)} checkpoints of {self.identifier} with the mode {first.mode!r} cannot land in one commit: each may "
-                "rewrite the same files of the table. Use one stage and one commit task for each, one after the other."
-            )
+        require_together(headers, self.identifier, mode_of)
 
     def adds_only(self, headers: Sequence[Header]) -> bool:
         """Whether commits of these would leave each other's rows where they are; see ``Table.adds_only``."""
-        return all(mode_of(header.mode, header.parameters).additive for header in headers)
+        return adds_only(headers, mode_of)
 
     def changes_nothing(self, sealed: Sequence[Sealed]) -> bool:
         """Whether these add and remove nothing. A table is created even if it has no rows, and a mark is carried on."""
@@ -375,13 +365,7 @@ class IcebergTarget:
         """Check that staged files exist in the size they had (I5); see ``Table.require_files``."""
         table = base.table if base else self.load_bound(binding)
         sizes = file_sizes(table.io, [file.path for file in files])
-        bad = [file.path for file, found in zip(files, sizes, strict=True) if found != file.bytes]
-        if bad:
-            raise StagedFileMissingError(
-                f"{len(bad)} of {len(files)} staged files of {self.identifier} are gone or damaged, for instance {bad[0]}. "
-                "Nothing was committed. Something deletes files that no snapshot references yet, such as an orphan clean-up with "
-                'too short a retention. Stop it, then redo the write with the configuration {"checkpoint": "restart"}.'
-            )
+        require_found(files, sizes, self.identifier, _WHAT_DELETES)
 
 
 def _scan_files(one: Sealed) -> Iterator[ScanFile]:

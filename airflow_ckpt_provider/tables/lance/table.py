@@ -14,7 +14,6 @@ from airflow_ckpt_provider.exceptions import (
     RolledBackError,
     RowCountError,
     SchemaMismatchError,
-    StagedFileMissingError,
     TableExistsError,
     TableMissingError,
     UnsupportedTableError,
@@ -37,8 +36,10 @@ from airflow_ckpt_provider.tables.lance.schema import (
 )
 from airflow_ckpt_provider.tables.lance.writer import WriterFacts
 from airflow_ckpt_provider.tables.once import first_line, keys_of
+from airflow_ckpt_provider.tables.presence import require_found
 from airflow_ckpt_provider.tables.protocol import Base
 from airflow_ckpt_provider.tables.summary import identity_of
+from airflow_ckpt_provider.tables.together import adds_only, require_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
 
 #: Stored in the header and in references.
 FORMAT = "lance"
+
+#: What an error says of staged files that are gone.
+_WHAT_DELETES = "Lance's clean-up of old versions deletes files that no version refers to once they are seven days old; if so,"
 
 #: The only line of versions that is written to.
 BRANCH = "main"
@@ -330,27 +334,11 @@ class LanceTarget:
 
     def require_together(self, headers: Sequence[Header]) -> None:
         """Refuse checkpoints that cannot land in one commit."""
-        first = headers[0]
-        others = sorted({header.mode for header in headers})
-        if len(others) > 1 or any(header.parameters != first.parameters for header in headers):
-            raise InvalidInputError(
-                f"One commit lands in one way, but these checkpoints of {self.identifier} have the modes {', '.join(others)}, or "
-                "other parameters of them. Use one commit task for each."
-            )
-        if len({header.key for header in headers if header.table.creation is not None}) > 1:
-            raise InvalidInputError(
-                f"{len(headers)} checkpoints cannot create one dataset, {self.identifier}: each has its own columns and identity. "
-                "Create it with one stage that is not mapped, and let the mapped ones append."
-            )
-        if len(headers) > 1 and not mode_of(first.mode, first.parameters).together:
-            raise InvalidInputError(
-                f"{len(headers)} checkpoints of {self.identifier} with the mode {first.mode!r} cannot land in one commit: each may "
-                "delete rows of the same fragments. Use one stage and one commit task for each, one after the other."
-            )
+        require_together(headers, self.identifier, mode_of)
 
     def adds_only(self, headers: Sequence[Header]) -> bool:
         """Whether commits of these would leave each other's rows where they are; see ``Table.adds_only``."""
-        return all(mode_of(header.mode, header.parameters).additive for header in headers)
+        return adds_only(headers, mode_of)
 
     def changes_nothing(self, sealed: Sequence[Sealed]) -> bool:
         """Whether these add and remove nothing. A dataset is created even if it has no rows."""
@@ -413,11 +401,4 @@ class LanceTarget:
         """Check that staged files exist in the size they had (I5): Lance commits fragments whose files are gone."""
         del binding, base
         sizes = self.files.sizes([file.path for file in files])
-        bad = [file.path for file, found in zip(files, sizes, strict=True) if found != file.bytes]
-        if bad:
-            raise StagedFileMissingError(
-                f"{len(bad)} of {len(files)} staged files of {self.identifier} are gone or damaged, for instance {bad[0]}. Nothing "
-                "was committed. Lance's clean-up of old versions deletes files that no version refers to once they are seven days "
-                "old. "
-                'Redo the write with the configuration {"checkpoint": "restart"}.'
-            )
+        require_found(files, sizes, self.identifier, _WHAT_DELETES)

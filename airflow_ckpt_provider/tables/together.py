@@ -1,0 +1,56 @@
+"""Which checkpoints can land in one commit, by their modes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from airflow_ckpt_provider.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject
+
+
+class Landing(Protocol):
+    """What a mode says of itself."""
+
+    @property
+    def additive(self) -> bool:
+        """Whether commits of it leave each other's rows where they are."""
+        ...
+
+    @property
+    def together(self) -> bool:
+        """Whether several checkpoints can share a commit."""
+        ...
+
+
+def require_together(headers: Sequence[Header], table: str, mode_of: Callable[[str, JsonObject], Landing]) -> None:
+    """Refuse checkpoints that cannot land in one commit.
+
+    :param table: name, for messages.
+    :raises InvalidInputError: saying why.
+    """
+    first = headers[0]
+    others = sorted({header.mode for header in headers})
+    if len(others) > 1 or any(header.parameters != first.parameters for header in headers):
+        raise InvalidInputError(
+            f"One commit lands in one way, but these checkpoints of {table} have the modes {', '.join(others)}, or other "
+            "parameters of them. Use one commit task for each."
+        )
+    if len({header.key for header in headers if header.table.creation is not None}) > 1:
+        raise InvalidInputError(
+            f"{len(headers)} checkpoints cannot create one table, {table}: each has its own schema and identity. Create it with "
+            "one stage that is not mapped, and let the mapped ones append."
+        )
+    if len(headers) > 1 and not mode_of(first.mode, first.parameters).together:
+        raise InvalidInputError(
+            f"{len(headers)} checkpoints of {table} with the mode {first.mode!r} cannot land in one commit: each may change the "
+            "same files of the table. Use one stage and one commit task for each, one after the other."
+        )
+
+
+def adds_only(headers: Sequence[Header], mode_of: Callable[[str, JsonObject], Landing]) -> bool:
+    """Whether commits of these, one after the other, would leave each other's rows where they are."""
+    return all(mode_of(header.mode, header.parameters).additive for header in headers)
