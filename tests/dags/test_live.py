@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from support.flights import run_flights
+from support.flights import EXAMPLES, run_flights
 from support.live_airflow import LiveAirflow
 from support.world import World
 
@@ -24,6 +26,35 @@ def test_the_flights_example_is_killed_retried_and_lands_every_flight_once(tmp_p
     assert found.snapshots == 1
     assert found.rows_written_again == 0
     assert found.attempts == 2
+
+
+def test_the_embeddings_example_is_killed_retried_and_answers_who_is_near(tmp_path):
+    home = tmp_path / "home"
+    with LiveAirflow(home, EXAMPLES) as airflow:
+        run = airflow.run("example_embeddings", timeout_s=300)
+        assert run.state == "success"
+        assert run.tries("stage_airports") == ["failed", "success"]
+        splits = run.returned("stage_airports")["splits"]
+        version = run.returned("commit_airports")["commit"]["version"]
+        nearest = run.returned("similar_airports")
+    # This process must not fork once it has used Lance.
+    code = (
+        "import json, lance, sys; dataset = lance.dataset(sys.argv[1]); dataset.validate(); "
+        "names = dataset.to_table(columns=['faa'])['faa'].to_pylist(); "
+        "print(json.dumps([len(names), len(set(names)), dataset.version]))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code, str(home / "checkpoints" / "airports.lance")], capture_output=True, text=True, check=True
+    )
+    assert splits["recovered"] >= 4
+    # Besides those that read the input, one looks for keys that are there twice.
+    assert splits["recovered"] + splits["written"] == splits["total"] == 13
+    # Version 1 is the empty dataset.
+    assert json.loads(said.stdout) == [1458, 1458, 2]
+    assert version == 2
+    assert nearest[0] == "Chicago Ohare Intl"
+    assert len(nearest) == 5
+    assert any("Chicago" in name for name in nearest[1:])
 
 
 DAG_FILE = """
