@@ -5,6 +5,7 @@ then has both of two racers land. So no commit here is one that Lance could reba
 
 - rows are added by an ``Update`` that also carries one fragment of the dataset, the one with the lowest id, unchanged. Two of
   those conflict, and a foreign append passes. A dataset without fragments has none to carry: there it is a ``Merge``;
+- an upsert is a ``Merge`` of all fragments, which conflicts with whatever changes rows, a foreign append included;
 - ``Overwrite`` is tried without retries, which makes it fail unless the version it was built on is still the last.
 
 Why it is exactly once: a commit succeeds only if no other commit of ours came after the version that was searched; an error,

@@ -75,10 +75,9 @@ class UpsertWriter(LanceWriter):
         fragment = dataset.get_fragment(fragment_id)
         if fragment is None:
             raise TableMovedError(f"Version {version} of {files.uri} has no fragment {fragment_id}.")
-        live = hit = np.zeros(fragment.physical_rows, dtype=np.bool_)
-        for number, portion in enumerate(keys.source.portions()):
+        live, hit = (np.zeros(fragment.physical_rows, dtype=np.bool_) for _ in range(2))
+        for portion in keys.source.portions():
             loaded = keys.kept(portion)
-            live, hit = (np.zeros_like(live), hit.copy()) if number == 0 else (live, hit)
             for offsets, columns, hashed in _rows(fragment, self._upsert.keys):
                 live[offsets] = True
                 own = np.flatnonzero(portion.holds(hashed, keys.source.buckets))
