@@ -128,3 +128,8 @@ def terminal_error(name: str, message: str) -> TerminalError:
     """The terminal error that was called ``name`` in another process: an executor, or the triggerer."""
     kind = globals().get(name)
     return kind(message) if isinstance(kind, type) and issubclass(kind, TerminalError) else TerminalError(message)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first: drivers append statements and links to it."""
+    return str(error).strip().partition("\n")[0]

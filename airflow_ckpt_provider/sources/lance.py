@@ -6,15 +6,14 @@ A split is a few fragments. A retry reads exactly those, with the deletions of t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Part, Plan, Split
-from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError, RetryableError
-from airflow_ckpt_provider.scan.lance import dataset_uri
+from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError, first_line
+from airflow_ckpt_provider.scan.lance import dataset_uri, made_at, open_dataset
 from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack
 
 if TYPE_CHECKING:
@@ -101,14 +100,14 @@ class LanceDataset:
             raise InvalidInputError(f"LanceDataset(filter={self.filter!r}): a template may have rendered to nothing.")
         place = _Place(dataset_uri(self.uri), dict(options))
         dataset = place.open(version)
-        pinned = _Pinned(dataset.version, place.made_at(dataset))
+        made = made_at(dataset).isoformat()
         self._require_readable(dataset)
         fragments = [(one.fragment_id, _bytes_of(one.metadata)) for one in dataset.get_fragments()]
         splits = pack(fragments, self.max_split_bytes, f"The dataset {place.uri}")
         inputs: JsonObject = {
             "dataset": place.uri,
-            "version": pinned.version,
-            "made_at": pinned.made_at,
+            "version": dataset.version,
+            "made_at": made,
             "fragments": len(fragments),
             "bytes": sum(size for _, size in fragments),
         }
@@ -118,7 +117,7 @@ class LanceDataset:
             created_at=now(),
             inputs=inputs,
             splits=tuple(
-                Split(id=f"{number:06d}", bytes=size, read=LanceSplit(pinned.version, pinned.made_at, tuple(ids)).to_json())
+                Split(id=f"{number:06d}", bytes=size, read=LanceSplit(dataset.version, made, tuple(ids)).to_json())
                 for number, (ids, size) in enumerate(splits)
             ),
         )
@@ -158,7 +157,7 @@ class LanceDataset:
             _ = dataset.scanner(columns=self.columns, filter=self.filter).projected_schema
             dataset.scanner(columns=self.columns, filter=self.filter).explain_plan()
         except (OSError, ValueError, KeyError) as error:
-            raise InvalidInputError(f"{self!r} does not fit the dataset: {_first_line(error)}") from error
+            raise InvalidInputError(f"{self!r} does not fit the dataset: {first_line(error)}") from error
 
 
 class LanceSplit(Part, frozen=True):
@@ -210,11 +209,6 @@ class LanceReader:
             )
 
 
-class _Pinned(msgspec.Struct):
-    version: int
-    made_at: str
-
-
 @dataclass(frozen=True)
 class _Place:
     """Where a dataset is, and how it is opened."""
@@ -227,34 +221,21 @@ class _Place:
 
         :raises InvalidInputError: if there is none.
         """
-        import lance
-
-        try:
-            return lance.dataset(self.uri.removeprefix("file://"), version=version, storage_options=dict(self.options) or None)
-        except ValueError as error:
-            if "not found" not in str(error).lower():
-                raise RetryableError(f"The Lance dataset {self.uri} could not be opened: {_first_line(error)}") from error
+        dataset = open_dataset(self.uri, self.options, version)
+        if dataset is None:
             what = f"There is no version {version} of" if version is not None else "There is no"
-            raise InvalidInputError(f"{what} Lance dataset at {self.uri}. Check the URI and the connection.") from error
-        except OSError as error:
-            raise RetryableError(f"The Lance dataset {self.uri} could not be opened: {_first_line(error)}") from error
+            raise InvalidInputError(f"{what} Lance dataset at {self.uri}. Check the URI and the connection.")
+        return dataset
 
     def pinned(self, split: LanceSplit) -> Any:  # noqa: ANN401 - a LanceDataset
         """The dataset as it was planned.
 
         :raises InputChangedError: if it is another one, or its version is gone.
         """
-        try:
-            dataset = self.open(split.version)
-        except InvalidInputError as error:
-            raise self._changed(split) from error
-        if self.made_at(dataset) != split.made_at:
+        dataset = open_dataset(self.uri, self.options, split.version)
+        if dataset is None or made_at(dataset).isoformat() != split.made_at:
             raise self._changed(split)
         return dataset
-
-    def made_at(self, dataset: Any) -> str:  # noqa: ANN401 - a LanceDataset
-        """When the version was made."""
-        return str(dataset.get_version()["timestamp"].astimezone(UTC).isoformat())
 
     def _changed(self, split: LanceSplit) -> InputChangedError:
         return InputChangedError(
@@ -272,7 +253,3 @@ def _bytes_of(fragment: Any) -> int:  # noqa: ANN401 - a FragmentMetadata
 def _batch_rows(fragment: Any) -> int:  # noqa: ANN401 - a FragmentMetadata
     row_bytes = _bytes_of(fragment) // max(1, int(fragment.physical_rows))
     return min(_BATCH_ROWS, max(1, _BATCH_BYTES // max(1, row_bytes)))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

@@ -6,7 +6,7 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.exceptions import CommitRefusedError, OutcomeUnknownError, RetryableError
+from airflow_ckpt_provider.exceptions import CommitRefusedError, OutcomeUnknownError, RetryableError, first_line
 from airflow_ckpt_provider.tables.protocol import Landed
 
 if TYPE_CHECKING:
@@ -70,8 +70,3 @@ def keys_of(group: Group) -> str:
     """The keys of a group, for messages."""
     members = group.members
     return f"the key {members[0].key!r}" + (f" and {len(members) - 1} more" if len(members) > 1 else "")
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says first: drivers append statements and links to it."""
-    return str(error).strip().partition("\n")[0]

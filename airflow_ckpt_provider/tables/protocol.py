@@ -167,10 +167,6 @@ class Table(Protocol):
         """The table as it is now."""
         ...
 
-    def head(self, binding: TableBinding) -> int | None:
-        """Snapshot that the branch shows now; see ``Plan.base``."""
-        ...
-
     def mark(self, stream: str) -> JsonObject | None:
         """How far the stream's last commit has read its source, if it reads one increment by increment."""
         ...

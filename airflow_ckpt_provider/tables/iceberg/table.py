@@ -20,6 +20,7 @@ from airflow_ckpt_provider.exceptions import (
     TableMissingError,
     TableMovedError,
     UnsupportedTableError,
+    first_line,
 )
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, ScanFile
 from airflow_ckpt_provider.scan.sizes import file_sizes
@@ -41,7 +42,6 @@ from airflow_ckpt_provider.tables.iceberg.marks import mark_of, marks_of, moves_
 from airflow_ckpt_provider.tables.iceberg.merging import merge, worth_merging
 from airflow_ckpt_provider.tables.iceberg.modes import mode_of
 from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts
-from airflow_ckpt_provider.tables.once import first_line
 from airflow_ckpt_provider.tables.presence import require_found
 from airflow_ckpt_provider.tables.protocol import Base
 from airflow_ckpt_provider.tables.summary import identity_of
@@ -190,10 +190,6 @@ class IcebergTarget:
         """The table as it is now; its history stands at its last sequence number."""
         table = self.load_bound(binding)
         return Base(table.metadata.last_sequence_number, table)  # type: ignore[union-attr]  # version 1 is refused on loading
-
-    def head(self, binding: TableBinding) -> int | None:
-        """Snapshot that the branch shows."""
-        return head_id(self.load_bound(binding), binding.branch)
 
     def mark(self, stream: str) -> JsonObject | None:
         """How far the stream's last commit has read its source; see ``Table.mark``."""

@@ -18,9 +18,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import RowCountError, TableMovedError
+from airflow_ckpt_provider.scan.lance import made_at
 from airflow_ckpt_provider.tables.lance.deletions import described, write_deletions
 from airflow_ckpt_provider.tables.lance.fragments import metadata_of
-from airflow_ckpt_provider.tables.lance.history import Search, committed_at, find
+from airflow_ckpt_provider.tables.lance.history import Search, find
 from airflow_ckpt_provider.tables.once import keys_of, land
 from airflow_ckpt_provider.tables.protocol import Landed
 from airflow_ckpt_provider.tables.summary import summary_of
@@ -140,7 +141,7 @@ def _verified(dataset: LanceDataset, commit: Commit) -> Landed:
             f"Version {dataset.version} of {dataset.uri} holds {rows} rows in the staged files; {sealed} were sealed for "
             f"{commit.keys}. The version has landed: compare the dataset with its source before anything else writes to it."
         )
-    return Landed(dataset.version, committed_at(dataset), landed_now=True)
+    return Landed(dataset.version, made_at(dataset), landed_now=True)
 
 
 def adding(dataset: LanceDataset, staged: Sequence[StagedFragments], removed: frozenset[str] = frozenset()) -> Swap:

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
+from airflow_ckpt_provider.scan.lance import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,8 +36,8 @@ class DatasetFiles:
 
     @property
     def address(self) -> str:
-        """The URI as Lance takes it: nothing in a local path is percent-decoded."""
-        return self.uri.removeprefix("file://")
+        """The URI as Lance takes it."""
+        return address_of(self.uri)
 
     @property
     def write_address(self) -> str:

@@ -7,16 +7,14 @@ committed", and ``delta`` raises.
 
 from __future__ import annotations
 
-from datetime import UTC
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import BindingMismatchError, HistoryExpiredError, RolledBackError, TableMissingError
+from airflow_ckpt_provider.scan.lance import made_at
 from airflow_ckpt_provider.tables.protocol import Landed
 from airflow_ckpt_provider.tables.summary import GROUP, IDENTITY
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from lance import LanceDataset
 
     from airflow_ckpt_provider.checkpoint.documents import Group
@@ -51,13 +49,6 @@ def find(dataset: LanceDataset, search: Search) -> Landed | None:
     if not any(_is_it(transaction, search.group.id) for transaction in _transactions(dataset, begin, end, search)):
         return None
     return _landed(dataset, begin, end, search)
-
-
-def committed_at(dataset: LanceDataset) -> datetime:
-    """When the version that ``dataset`` shows was made."""
-    # Lance gives local time without a zone.
-    made: Any = dataset.get_version()["timestamp"]
-    return made.astimezone(UTC)  # type: ignore[no-any-return]
 
 
 def _transactions(dataset: LanceDataset, begin: int, end: int, search: Search) -> list[Any]:
@@ -105,7 +96,7 @@ def _landed(dataset: LanceDataset, begin: int, end: int, search: Search) -> Land
             f"The commit {search.group.id} of {search.keys} is version {landed} of {dataset.uri}, which was then restored to a "
             "version before it. It is not committed again. To redo the write, run it under another idempotence key."
         )
-    return Landed(landed, committed_at(dataset.checkout_version(landed)), landed_now=False)
+    return Landed(landed, made_at(dataset.checkout_version(landed)), landed_now=False)
 
 
 def _is_it(transaction: Any, group_id: str) -> bool:  # noqa: ANN401 - a lance.Transaction, or None for a version without one

@@ -10,7 +10,6 @@ from airflow_ckpt_provider.checkpoint.documents import StagedFile, TableBinding
 from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
     NotSupportedYetError,
-    RetryableError,
     RolledBackError,
     RowCountError,
     SchemaMismatchError,
@@ -18,12 +17,12 @@ from airflow_ckpt_provider.exceptions import (
     TableMissingError,
     UnsupportedTableError,
 )
-from airflow_ckpt_provider.scan.lance import dataset_uri
+from airflow_ckpt_provider.scan.lance import dataset_uri, made_at, open_dataset
 from airflow_ckpt_provider.tables.fit import require_fit
 from airflow_ckpt_provider.tables.lance.commit import Commit, commit_once
 from airflow_ckpt_provider.tables.lance.files import DatasetFiles
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
-from airflow_ckpt_provider.tables.lance.history import Search, committed_at, find
+from airflow_ckpt_provider.tables.lance.history import Search, find
 from airflow_ckpt_provider.tables.lance.modes import mode_of
 from airflow_ckpt_provider.tables.lance.scan import DataFile, FileScan
 from airflow_ckpt_provider.tables.lance.schema import (
@@ -35,7 +34,7 @@ from airflow_ckpt_provider.tables.lance.schema import (
     unwritable,
 )
 from airflow_ckpt_provider.tables.lance.writer import WriterFacts
-from airflow_ckpt_provider.tables.once import first_line, keys_of
+from airflow_ckpt_provider.tables.once import keys_of
 from airflow_ckpt_provider.tables.presence import require_found
 from airflow_ckpt_provider.tables.protocol import Base
 from airflow_ckpt_provider.tables.summary import identity_of
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
     from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan
+    from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
     from airflow_ckpt_provider.tables.protocol import Landed, Sealed, StagedOf, Writer
 
 #: Stored in the header and in references.
@@ -86,19 +86,12 @@ class LanceTarget:
         :raises TableMissingError: if it does not exist.
         :raises UnsupportedTableError: if its files are of a format that cannot be written from here.
         """
-        import lance
-
-        try:
-            dataset = lance.dataset(self.files.address, storage_options=self.files.storage_options)
-        except ValueError as error:
-            if "not found" not in str(error).lower():
-                raise self._unreachable(error) from error
+        dataset = open_dataset(self.identifier, self.files.options)
+        if dataset is None:
             raise TableMissingError(
                 f"There is no Lance dataset at {self.identifier}. Write it with mode='create' first, or check the URI and the "
                 "connection."
-            ) from error
-        except Exception as error:
-            raise self._unreachable(error) from error
+            )
         version = dataset.data_storage_version
         if version not in LEAVES_ONLY:
             raise UnsupportedTableError(
@@ -106,11 +99,6 @@ class LanceTarget:
                 f"{', '.join(LEAVES_ONLY)}. Copy it into a dataset of one of those."
             )
         return dataset
-
-    def _unreachable(self, error: Exception) -> RetryableError:
-        return RetryableError(
-            f"The Lance dataset {self.identifier} could not be opened: {type(error).__name__}: {first_line(error)}"
-        )
 
     def _load_if_any(self) -> LanceDataset | None:
         try:
@@ -147,7 +135,7 @@ class LanceTarget:
             schema_id=0,
             spec_id=0,
             schema_fingerprint=fingerprint(dataset.lance_schema),
-            base={"version": dataset.version, "committed_at": committed_at(dataset).isoformat()},
+            base={"version": dataset.version, "committed_at": made_at(dataset).isoformat()},
         )
 
     def creation(self, rows: pa.Schema, parameters: JsonObject) -> TableBinding:
@@ -195,11 +183,6 @@ class LanceTarget:
         dataset = self.load_bound(binding)
         return Base(0 if dataset is None else dataset.version, dataset)
 
-    def head(self, binding: TableBinding) -> int | None:
-        """Version that the dataset shows."""
-        dataset = self.load_bound(binding)
-        return None if dataset is None else dataset.version
-
     def mark(self, stream: str) -> JsonObject | None:
         """Refused: Lance has no place that a commit can write to and that outlives its versions."""
         raise NotSupportedYetError(
@@ -231,15 +214,12 @@ class LanceTarget:
     def gather(self, header: Header, manifests: Sequence[JsonObject], stem: Callable[[], str]) -> Sequence[JsonObject]:
         """One record of all fragments."""
         del header, stem
-        own = [StagedFragments.from_json(manifest) for manifest in manifests]
-        kinds = {(one.fields, one.storage_version) for one in own}
+        found: dict[tuple[tuple[int, ...], str], list[StagedFragment]] = {}
+        for own in map(StagedFragments.from_json, manifests):
+            found.setdefault((own.fields, own.storage_version), []).extend(own.fragments)
         return [
-            StagedFragments(
-                fragments=tuple(f for one in own if (one.fields, one.storage_version) == (fields, version) for f in one.fragments),
-                fields=fields,
-                storage_version=version,
-            ).to_json()
-            for fields, version in sorted(kinds)
+            StagedFragments(fragments=tuple(fragments), fields=fields, storage_version=version).to_json()
+            for (fields, version), fragments in sorted(found.items())
         ]
 
     def _facts(self, binding: TableBinding) -> WriterFacts:
@@ -290,7 +270,7 @@ class LanceTarget:
             then = dataset if dataset.version == bound["version"] else dataset.checkout_version(bound["version"])
         except (OSError, ValueError):
             return True
-        return committed_at(then).isoformat() == str(bound["committed_at"])
+        return made_at(then).isoformat() == str(bound["committed_at"])
 
     def _missing(self, binding: TableBinding) -> TableMissingError:
         bound: Any = binding.base or {}
