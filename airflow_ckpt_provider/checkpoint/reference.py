@@ -5,7 +5,7 @@ A stable contract: members are added, never renamed or removed. It holds no secr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
@@ -89,13 +89,22 @@ def reference(
     return found
 
 
+#: What a commit is called, and its member of ``CommitFacts`` that names it, by table format.
+_COMMIT_IS: dict[str, tuple[str, Literal["snapshot_id", "version"]]] = {
+    "iceberg": ("snapshot", "snapshot_id"),
+    "lance": ("version", "version"),
+}
+
+
+def commit_word(checkpoint: Checkpoint) -> str:
+    """What a commit is called in the table format of a checkpoint."""
+    return _COMMIT_IS[checkpoint.header.table.format][0]
+
+
 def commit_facts(checkpoint: Checkpoint, commit: Commit, *, landed_now: bool) -> CommitFacts:
     """The commit of a checkpoint, in the words of its table format."""
     found = CommitFacts(committed_at=commit.committed_at.isoformat(), landed_now=landed_now)
-    if checkpoint.header.table.format == "lance":
-        found["version"] = commit.snapshot_id
-    else:
-        found["snapshot_id"] = commit.snapshot_id
+    found[_COMMIT_IS[checkpoint.header.table.format][1]] = commit.snapshot_id
     return found
 
 

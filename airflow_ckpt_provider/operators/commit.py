@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State
-from airflow_ckpt_provider.checkpoint.reference import commit_facts, pointers, reference
+from airflow_ckpt_provider.checkpoint.reference import commit_facts, commit_word, pointers, reference
 from airflow_ckpt_provider.exceptions import CheckpointMissingError, InvalidInputError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.lookup import find_checkpoint, target_of
@@ -138,7 +138,7 @@ class CheckpointCommitOperator(BaseOperator):
 
     def _log_outcome(self, snapshot_id: int | None, members: list[groups.Settled]) -> None:
         rows, files = sum(one.seal.rows for one in members), sum(one.seal.files for one in members)
-        what = "version" if members[0].checkpoint.header.table.format == "lance" else "snapshot"
+        what = commit_word(members[0].checkpoint)
         if snapshot_id is None:
             self.log.info("There was nothing to write, so there is no %s.", what)
         elif any(one.landed_now for one in members):

@@ -57,8 +57,6 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
     :returns: the checkpoint reference, see ``airflow_ckpt_provider.checkpoint.reference.Reference``
     """
 
-    _commit_is = "snapshot"
-
     template_fields: Sequence[str] = ("table", "source", "mode", *parameters_in(ICEBERG), "branch", "idempotence_key", "spark_conf")
     template_fields_renderers = {"spark_conf": "json", "table_properties": "json"}  # noqa: RUF012 - Airflow's own attribute
 

@@ -49,8 +49,6 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
     :returns: the checkpoint reference, see ``airflow_ckpt_provider.checkpoint.reference.Reference``
     """
 
-    _commit_is = "version"
-
     template_fields: Sequence[str] = ("uri", "source", "mode", *parameters_in(LANCE), "idempotence_key", "spark_conf")
     template_fields_renderers = {"spark_conf": "json"}  # noqa: RUF012 - Airflow's own attribute
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.documents import Connections
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.checkpoint.reference import commit_facts, reference
+from airflow_ckpt_provider.checkpoint.reference import commit_facts, commit_word, reference
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
 from airflow_ckpt_provider.hooks.errors import airflow_errors
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
 class CheckpointedWriteOperator(BaseOperator):
     """What the stages of all table formats have in common; see ``CheckpointedIcebergWriteOperator``."""
-
-    #: What a commit of this format is called.
-    _commit_is: ClassVar[str]
 
     #: Whether the table's schema may grow before the first row is staged.
     _evolve_schema: bool = False
@@ -187,7 +184,7 @@ class CheckpointedWriteOperator(BaseOperator):
         attempt.verify_commit()
         self.log.info(
             "The key is committed already as %s %s, at %s. Nothing is written; no Spark is started.",
-            self._commit_is, commit.snapshot_id, commit.committed_at.isoformat(),
+            commit_word(attempt.checkpoint), commit.snapshot_id, commit.committed_at.isoformat(),
         )  # fmt: skip
         map_index = origin_of(context).map_index
         found = reference(attempt.checkpoint, seal, State.COMMITTED, recovered=seal.splits, written=0, map_index=map_index)

@@ -44,9 +44,7 @@ def require_to_commit(sealed: Sequence[Sealed], table: Table, base: Base | None 
     :param base: see ``Table.require_files``.
     :raises StagedFileMissingError: naming what is gone.
     """
-    files = _files(record for one in sealed if not _lately(one.seal.sealed_at) for record in one.staged)
-    files += table.records([manifest for one in sealed for manifest in one.seal.manifests])
-    table.require_files(sealed[0].header.table, files, base)
+    _require(sealed, [one for one in sealed if not _lately(one.seal.sealed_at)], table, base)
 
 
 def require_all(sealed: Sequence[Sealed], table: Table) -> None:
@@ -54,9 +52,14 @@ def require_all(sealed: Sequence[Sealed], table: Table) -> None:
 
     :raises StagedFileMissingError: naming what is gone.
     """
-    files = _files(record for one in sealed for record in one.staged)
+    _require(sealed, sealed, table)
+
+
+def _require(sealed: Sequence[Sealed], looked_at: Sequence[Sealed], table: Table, base: Base | None = None) -> None:
+    """Look at the files of some of these, and at what lists the files, of all."""
+    files = _files(record for one in looked_at for record in one.staged)
     files += table.records([manifest for one in sealed for manifest in one.seal.manifests])
-    table.require_files(sealed[0].header.table, files)
+    table.require_files(sealed[0].header.table, files, base)
 
 
 def require_found(files: Sequence[StagedFile], sizes: Sequence[int | None], table: str, hint: str) -> None:

@@ -16,7 +16,7 @@ from airflow_ckpt_provider.tables.lance.upsert.source import Source, require_key
 from airflow_ckpt_provider.tables.lance.upsert.writer import MATCH, UNIQUE, UpsertFacts, UpsertWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from lance import LanceDataset
 
@@ -64,10 +64,7 @@ class Upsert(Append):
 
     def writer(self, facts: WriterFacts, plans: Sequence[Plan]) -> Writer:
         """What executors do the splits of all phases with."""
-        plan = plans[-1] if plans else None
-        source = plan.inputs.get("source") if plan is not None else None
-        known = None if source is None else Source.from_json(source)
-        return UpsertWriter(facts, UpsertFacts(tuple(self._keys), plan.base if plan is not None else None, known))
+        return UpsertWriter(facts, UpsertFacts(tuple(self._keys), plans[-1].base, _source_of(plans[-1])))
 
     def swap(
         self, files: DatasetFiles, dataset: LanceDataset | None, sealed: Sequence[Sealed], staged: Sequence[StagedFragments]
@@ -81,7 +78,7 @@ class Upsert(Append):
             return super().swap(files, dataset, sealed, staged)
         gone = names_of(one.replaced)
         if dataset.version != one.plan.base:
-            wanted = self._wanted(dataset, Source.from_json(one.plan.inputs.get("source", _NOTHING)), gone)
+            wanted = self._wanted(dataset, _source_of(one.plan), gone)
             changed = wanted.keys() ^ {split.id for split in one.plan.splits if split.task != READ}
             if changed:
                 raise TableMovedError(
@@ -104,19 +101,16 @@ class Upsert(Append):
             raise InvalidInputError("mode='upsert' needs upsert_keys: the columns that identify a row.")
         return keys
 
-    def _wanted(self, dataset: LanceDataset, source: Source, gone: frozenset[str]) -> dict[str, Split]:
+    def _wanted(self, dataset: LanceDataset, source: Source | None, gone: frozenset[str]) -> dict[str, Split]:
         """A split for each fragment, but for those that the commit removes anyway, and for each bucket of keys."""
-        if not source.files:
+        if source is None or not source.files:
             return {}
         fragments = [one.metadata for one in dataset.get_fragments()]
         matches = [_match(one) for one in fragments if not (len(one.files) == 1 and one.files[0].path in gone)]
         unique = [
             Split(id=f"{UNIQUE}{bucket:06d}", bytes=0, read={"bucket": bucket}, task=UNIQUE) for bucket in range(source.buckets)
         ]
-        return _by_id([*matches, *unique])
-
-
-_NOTHING: dict[str, Any] = {"files": [], "rows": 0, "key_bytes": 0}
+        return {split.id: split for split in (*matches, *unique)}
 
 
 def _match(fragment: Any) -> Split:  # noqa: ANN401 - a FragmentMetadata
@@ -130,5 +124,7 @@ def _match(fragment: Any) -> Split:  # noqa: ANN401 - a FragmentMetadata
     return Split(id=name, bytes=size, read={"fragment": described["id"]}, task=MATCH)
 
 
-def _by_id(splits: Iterable[Split]) -> dict[str, Split]:
-    return {split.id: split for split in splits}
+def _source_of(plan: Plan) -> Source | None:
+    """What is staged, as plans say from the second round on."""
+    source = plan.inputs.get("source")
+    return None if source is None else Source.from_json(source)
