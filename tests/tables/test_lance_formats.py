@@ -1,0 +1,50 @@
+"""What is stored of Lance writes, in records, plans and headers, is stored as it always was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from airflow_ckpt_provider.checkpoint.documents import TableBinding
+from airflow_ckpt_provider.sources.lance import LanceSplit
+from airflow_ckpt_provider.tables.lance.fragments import StagedFragment, StagedFragments
+from airflow_ckpt_provider.tables.lance.upsert.source import Source
+
+GOLDEN = Path(__file__).parent / "golden"
+
+BINDING = TableBinding(
+    format="lance",
+    identifier="s3://lake/vectors.lance",
+    uuid="",
+    branch="main",
+    schema_id=0,
+    spec_id=0,
+    schema_fingerprint="ab" * 32,
+    base={"version": 7, "committed_at": "2026-01-01T12:30:15.250000+00:00"},
+)
+
+STORED = {
+    "lance_fragments.json": StagedFragments(
+        fragments=(StagedFragment("ckpt-a-g1-s000000-b.0-00000.lance", 3, 512),), fields=(0, 2), storage_version="2.2"
+    ),
+    "lance_split.json": LanceSplit(7, "2026-01-01T12:30:15.250000+00:00", (0, 4)),
+    "lance_source.json": Source(("ckpt-a-g1-s000000-b.0-00000.lance",), 3, 24),
+    "lance_binding.json": BINDING,
+}
+
+
+def as_json(stored):
+    return msgspec.to_builtins(stored) if isinstance(stored, TableBinding) else stored.to_json()
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_it_is_written_and_read_as_it_always_was(name):
+    golden = (GOLDEN / name).read_bytes().strip()
+    stored = STORED[name]
+    assert msgspec.json.encode(as_json(stored)) == golden
+    found = json.loads(golden)
+    read = msgspec.convert(found, TableBinding) if isinstance(stored, TableBinding) else type(stored).from_json(found)
+    assert read == stored
