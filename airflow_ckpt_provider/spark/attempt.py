@@ -19,6 +19,7 @@ from airflow_ckpt_provider.spark.request import SourcePlan
 from airflow_ckpt_provider.spark.work import SplitWork
 from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.presence import require_to_seal
+from airflow_ckpt_provider.tables.sealed import replaced_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +110,7 @@ class WriteAttempt:
             if missing:
                 self._request.source.verify([split for split in missing if split.task == READ], self._request.options)
                 return Round(len(self._plans), plan, sorted(missing, key=lambda split: -split.bytes))
-            following = table.following(header, self._plans, checkpoint.staged, groups.replaced_files(checkpoint))
+            following = table.following(header, self._plans, checkpoint.staged, replaced_files(checkpoint))
             if following is None or self._landed_meanwhile():
                 return None
             self._plans.append(checkpoint.pin(following, len(self._plans) + 1))

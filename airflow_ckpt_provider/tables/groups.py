@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
@@ -21,21 +20,20 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, member_diges
 from airflow_ckpt_provider.checkpoint.documents import Commit, Group, Member
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.exceptions import (
-    CheckpointMissingError,
     DiscardedError,
     HistoryExpiredError,
     InvalidInputError,
-    NotSealedError,
     RestartRefusedError,
     RolledBackError,
 )
 from airflow_ckpt_provider.tables.presence import require_to_commit
 from airflow_ckpt_provider.tables.protocol import Landed
+from airflow_ckpt_provider.tables.sealed import SealedCheckpoint, replaced_generations, sealed_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Seal, Staged
+    from airflow_ckpt_provider.checkpoint.documents import Seal
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.tables.protocol import Base, Sealed, Table
 
@@ -51,42 +49,6 @@ class Settled(NamedTuple):
     seal: Seal
     commit: Commit
     landed_now: bool
-
-
-class SealedCheckpoint:
-    """A sealed checkpoint as a commit of its table sees it; plan and records are read when they are first asked for.
-
-    :raises NotSealedError: if it is not complete.
-    """
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self.header: Header = checkpoint.header
-        self.seal: Seal = _sealed(checkpoint)
-        self._checkpoint = checkpoint
-
-    @cached_property
-    def plan(self) -> Plan:
-        """The plan of the sealed round.
-
-        :raises CheckpointMissingError: if it is gone from the store.
-        """
-        plan = self._checkpoint.plan(self.seal.round)
-        if plan is None:
-            raise CheckpointMissingError(
-                f"The checkpoint of the key {self.header.key!r} is sealed, but the plan of its round {self.seal.round} is gone "
-                "from the store. Something deletes from it; redo the write under another idempotence key."
-            )
-        return plan
-
-    @cached_property
-    def staged(self) -> list[Staged]:
-        """The records of its splits."""
-        return self._checkpoint.staged([split.id for split in self.plan.splits])
-
-    @cached_property
-    def replaced(self) -> list[str]:
-        """Data files that the generation which this one replaces has committed for rows of its own."""
-        return replaced_files(self._checkpoint)
 
 
 def group_id_of(members: Sequence[Member]) -> str:
@@ -140,7 +102,7 @@ def commit(checkpoints: Sequence[Checkpoint], table: Table, audit: Audit | None 
     """
     table.require_together([checkpoint.header for checkpoint in checkpoints])
     _require_one_table(checkpoints)
-    seals = {checkpoint.member: _sealed(checkpoint) for checkpoint in checkpoints}
+    seals = {checkpoint.member: sealed_of(checkpoint) for checkpoint in checkpoints}
     _require_one_snapshot(checkpoints, table)
     audited = _Audited(audit)
     settled: dict[Member, tuple[Commit, bool]] = {}
@@ -291,41 +253,11 @@ def _earlier_groups(checkpoint: Checkpoint) -> list[Group]:
     return found
 
 
-def replaced_files(checkpoint: Checkpoint) -> list[str]:
-    """Data files that the generation which this one replaces has committed for rows of its own."""
-    if checkpoint.header.replaces is None:
-        return []
-    before = SealedCheckpoint(Checkpoint.at(checkpoint.store, checkpoint.key, checkpoint.header.replaces))
-    # A split that replaced a file of the table carried rows of others over: those are not this key's to remove.
-    return [file.path for one in before.staged if not one.replaces for file in one.files]
-
-
-def replaced_generations(checkpoint: Checkpoint) -> set[int]:
-    """The committed generations that this one takes the place of, one after the other."""
-    chain: set[int] = set()
-    header = checkpoint.header
-    while header.replaces is not None:
-        chain.add(header.replaces)
-        header = Checkpoint.at(checkpoint.store, checkpoint.key, header.replaces).header
-    return chain
-
-
 def _record(checkpoint: Checkpoint, group: Group, outcome: Landed) -> Commit:
-    seal = _sealed(checkpoint)
+    seal = sealed_of(checkpoint)
     return checkpoint.record(
         Commit(group=group.id, snapshot_id=outcome.snapshot_id, committed_at=outcome.committed_at, rows=seal.rows)
     )
-
-
-def _sealed(checkpoint: Checkpoint) -> Seal:
-    seal = checkpoint.sealed()
-    if seal is None:
-        checkpoint.require_live()
-        raise NotSealedError(
-            f"The checkpoint of the key {checkpoint.key.value!r} is not sealed: its stage has not finished. Let the stage succeed "
-            "(a retry writes only what is missing), then commit."
-        )
-    return seal
 
 
 def _require_one_snapshot(checkpoints: Sequence[Checkpoint], table: Table) -> None:

@@ -1,0 +1,83 @@
+"""Sealed checkpoints as a commit sees them, and what a replacement takes the place of."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.exceptions import CheckpointMissingError, NotSealedError
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Seal, Staged
+
+
+class SealedCheckpoint:
+    """A sealed checkpoint as a commit of its table sees it; plan and records are read when they are first asked for.
+
+    :raises NotSealedError: if it is not complete.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.header: Header = checkpoint.header
+        self.seal: Seal = sealed_of(checkpoint)
+        self._checkpoint = checkpoint
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan of the sealed round.
+
+        :raises CheckpointMissingError: if it is gone from the store.
+        """
+        plan = self._checkpoint.plan(self.seal.round)
+        if plan is None:
+            raise CheckpointMissingError(
+                f"The checkpoint of the key {self.header.key!r} is sealed, but the plan of its round {self.seal.round} is gone "
+                "from the store. Something deletes from it; redo the write under another idempotence key."
+            )
+        return plan
+
+    @cached_property
+    def staged(self) -> list[Staged]:
+        """The records of its splits."""
+        return self._checkpoint.staged([split.id for split in self.plan.splits])
+
+    @cached_property
+    def replaced(self) -> list[str]:
+        """Data files that the generation which this one replaces has committed for rows of its own."""
+        return replaced_files(self._checkpoint)
+
+
+def replaced_files(checkpoint: Checkpoint) -> list[str]:
+    """Data files that the generation which this one replaces has committed for rows of its own."""
+    if checkpoint.header.replaces is None:
+        return []
+    before = SealedCheckpoint(Checkpoint.at(checkpoint.store, checkpoint.key, checkpoint.header.replaces))
+    # A split that replaced a file of the table carried rows of others over: those are not this key's to remove.
+    return [file.path for one in before.staged if not one.replaces for file in one.files]
+
+
+def replaced_generations(checkpoint: Checkpoint) -> set[int]:
+    """The committed generations that this one takes the place of, one after the other."""
+    chain: set[int] = set()
+    header = checkpoint.header
+    while header.replaces is not None:
+        chain.add(header.replaces)
+        header = Checkpoint.at(checkpoint.store, checkpoint.key, header.replaces).header
+    return chain
+
+
+def sealed_of(checkpoint: Checkpoint) -> Seal:
+    """The newest seal of a checkpoint.
+
+    :raises NotSealedError: if it is not complete.
+    :raises DiscardedError: if it was discarded before it was.
+    """
+    seal = checkpoint.sealed()
+    if seal is None:
+        checkpoint.require_live()
+        raise NotSealedError(
+            f"The checkpoint of the key {checkpoint.key.value!r} is not sealed: its stage has not finished. Let the stage succeed "
+            "(a retry writes only what is missing), then commit."
+        )
+    return seal
