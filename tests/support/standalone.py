@@ -145,7 +145,8 @@ class Standalone:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._ui}/json/", timeout=10) as answer:
                 return json.load(answer)
-        except (urllib.error.URLError, ConnectionError):
+        # While it starts, the page is there a moment before its JSON is, and answers for it.
+        except (urllib.error.URLError, ConnectionError, json.JSONDecodeError):
             return None
 
 
