@@ -38,10 +38,15 @@ if TYPE_CHECKING:
 
 
 class Swap(NamedTuple):
-    """An operation and how often Lance may rebase it over commits of others."""
+    """An operation on one version of the dataset.
+
+    :param max_retries: how often Lance may rebase it over commits of others.
+    :param holds: rows of the staged data files that the version which it makes has to have, by their names.
+    """
 
     operation: Any
     max_retries: int
+    holds: Mapping[str, int]
 
 
 #: Rebases over foreign commits that do not conflict.
@@ -52,7 +57,6 @@ class Commit(NamedTuple):
     """What is to be committed.
 
     :param identity: digest of the headers of all members.
-    :param staged: all staged fragments of the group.
     :param swap: makes the operation on a version of the dataset; None stands for one that does not exist yet.
     :param properties: more of what the transaction says of itself.
     :param stable_row_ids: whether rows of a dataset that comes into being keep their ids when they are moved.
@@ -60,7 +64,6 @@ class Commit(NamedTuple):
 
     group: Group
     identity: str
-    staged: Sequence[StagedFragments]
     swap: Callable[[LanceDataset | None], Swap]
     properties: Mapping[str, str] = MappingProxyType({})
     stable_row_ids: bool = False
@@ -111,7 +114,7 @@ def _try(
     if landed is not None:
         return landed
     before_swap(dataset)
-    operation, max_retries = commit.swap(dataset)
+    operation, max_retries, holds = commit.swap(dataset)
     properties = {**commit.properties, **summary_of(commit.group, commit.identity)}
     # Its own id each time: Lance takes a transaction of the same id for the same, whatever is in it.
     transaction = Transaction(
@@ -127,21 +130,24 @@ def _try(
         )
     except Exception as error:  # noqa: BLE001 - whatever it is, only the dataset's versions know the outcome
         return error
-    return _verified(made, commit)
+    return _verified(made, commit, holds)
 
 
-def _verified(dataset: LanceDataset, commit: Commit) -> Landed:
+def _verified(dataset: LanceDataset, commit: Commit, holds: Mapping[str, int]) -> Landed:
     """The commit as the version it made shows it (I2)."""
-    names = {fragment.name for one in commit.staged for fragment in one.fragments}
-    found = [fragment.metadata for fragment in dataset.get_fragments()]
-    rows = sum(one.physical_rows for one in found if len(one.files) == 1 and one.files[0].path in names)
-    sealed = sum(one.rows for one in commit.staged)
-    if rows != sealed:
+    there = (fragment.metadata for fragment in dataset.get_fragments())
+    found = {file.path: one.physical_rows for one in there for file in one.files if file.path in holds}
+    if found != holds:
         raise RowCountError(
-            f"Version {dataset.version} of {dataset.uri} holds {rows} rows in the staged files; {sealed} were sealed for "
-            f"{commit.keys}. The version has landed: compare the dataset with its source before anything else writes to it."
+            f"Version {dataset.version} of {dataset.uri} holds {sum(found.values())} rows in the staged files; "
+            f"{sum(holds.values())} were sealed for {commit.keys}. The version has landed: compare the dataset with its source "
+            "before anything else writes to it."
         )
     return Landed(dataset.version, made_at(dataset), landed_now=True)
+
+
+def _rows_of(staged: Sequence[StagedFragments]) -> dict[str, int]:
+    return {fragment.name: fragment.rows for one in staged for fragment in one.fragments}
 
 
 def adding(dataset: LanceDataset, staged: Sequence[StagedFragments], removed: frozenset[str] = frozenset()) -> Swap:
@@ -157,7 +163,7 @@ def adding(dataset: LanceDataset, staged: Sequence[StagedFragments], removed: fr
     _require_all(len(gone), removed, dataset)
     new = metadata_of(staged)
     if not there:
-        return Swap(LanceOperation.Merge(new, dataset.lance_schema, preserves_nullability=True), _REBASES)
+        return Swap(LanceOperation.Merge(new, dataset.lance_schema, preserves_nullability=True), _REBASES, _rows_of(staged))
     lowest = min(there, key=lambda one: one.id)
     removed_ids = [one.id for one in gone]
     return Swap(
@@ -167,6 +173,7 @@ def adding(dataset: LanceDataset, staged: Sequence[StagedFragments], removed: fr
             new_fragments=new,
         ),
         _REBASES,
+        _rows_of(staged),
     )
 
 
@@ -174,7 +181,7 @@ def overwriting(schema: pa.Schema, staged: Sequence[StagedFragments]) -> Swap:
     """Take the place of everything, or come into being."""
     from lance import LanceOperation
 
-    return Swap(LanceOperation.Overwrite(schema, metadata_of(staged)), 0)
+    return Swap(LanceOperation.Overwrite(schema, metadata_of(staged)), 0, _rows_of(staged))
 
 
 def merging(
@@ -206,7 +213,11 @@ def merging(
         kept.append(one)
     _require_all(found, gone, dataset)
     # Fragments without a row left are dropped by Lance.
-    return Swap(LanceOperation.Merge(kept + metadata_of(staged), dataset.lance_schema, preserves_nullability=True), _REBASES)
+    return Swap(
+        LanceOperation.Merge(kept + metadata_of(staged), dataset.lance_schema, preserves_nullability=True),
+        _REBASES,
+        _rows_of(staged),
+    )
 
 
 def _require_all(found: int, wanted: frozenset[str], dataset: LanceDataset) -> None:

@@ -355,7 +355,6 @@ class LanceTarget:
         commit = Commit(
             group,
             identity_of([one.header for one in sealed]),
-            staged,
             lambda dataset: mode.swap(self.files, dataset, sealed, staged),
             {MADE_BY: header.table.uuid} if header.table.creation is not None else {},
             stable_row_ids=bool(header.parameters.get("stable_row_ids")),
