@@ -63,7 +63,7 @@ def _transactions(dataset: LanceDataset, begin: int, end: int, search: Search) -
             found.append(dataset.read_transaction(1))
             begin = 1
         if end > begin:
-            found += dataset.delta(begin_version=begin, end_version=end).list_transactions()
+            found += _between(dataset, begin, end)
     except (OSError, ValueError) as error:
         raise HistoryExpiredError(
             f"It cannot be told whether {search.keys} was committed to {dataset.uri}: a commit was begun when it was at version "
@@ -73,6 +73,28 @@ def _transactions(dataset: LanceDataset, begin: int, end: int, search: Search) -
     return found
 
 
+def _between(dataset: LanceDataset, begin: int, end: int) -> list[Any]:
+    """The transactions that made the versions after ``begin`` up to ``end``."""
+    try:
+        return dataset.delta(begin_version=begin, end_version=end).list_transactions()
+    except TypeError:
+        # One that Lance cannot hand over takes the others with it.
+        return [_transaction(dataset, version) for version in range(begin + 1, end + 1)]
+
+
+def _transaction(dataset: LanceDataset, version: int) -> Any:  # noqa: ANN401 - a lance.Transaction, or None
+    """The transaction that made a version; None if it cannot be ours.
+
+    Lance 14 fails to hand over a compaction that took an index with it. None of ours is one.
+    """
+    try:
+        return dataset.read_transaction(version)
+    except TypeError as error:
+        if "RewrittenIndex" not in str(error):
+            raise
+        return None
+
+
 def _landed(dataset: LanceDataset, begin: int, end: int, search: Search) -> Landed:
     """Which version is the commit, and whether the dataset still shows it."""
     from lance import LanceOperation
@@ -80,7 +102,7 @@ def _landed(dataset: LanceDataset, begin: int, end: int, search: Search) -> Land
     landed: int | None = None
     shows: dict[int, bool] = {}
     for version in range(begin + 1, end + 1):
-        transaction = dataset.read_transaction(version)
+        transaction = _transaction(dataset, version)
         if landed is None and _is_it(transaction, search.group.id):
             _require_ours(transaction, version, dataset, search)
             landed = version
