@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.hooks.checkpoint import storage_options
-from airflow_ckpt_provider.operators.modes import LANCE, parameters_in, parameters_of
+from airflow_ckpt_provider.operators.modes import LANCE, parameters_in, parameters_of, require_transform, require_usable
 from airflow_ckpt_provider.operators.stage import CheckpointedWriteOperator
+from airflow_ckpt_provider.sources.lance_rows import ROWS_PER_SPLIT, DatasetRows
 from airflow_ckpt_provider.tables.lance.table import LanceTarget
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
     from airflow_ckpt_provider.sources import Source
 
-Mode = Literal["create", "append", "overwrite", "upsert"]
+Mode = Literal["create", "append", "overwrite", "upsert", "add_columns"]
 
 
 class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
@@ -25,13 +27,20 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
 
     :param uri: the dataset: an absolute path, or a URI such as ``s3://bucket/vectors.lance`` (templated)
     :param source: what to read: a source such as ``Files``, ``LanceDataset`` or ``SparkDataFrame``, or a path or glob of Parquet
-        files (templated)
+        files; None with ``add_columns``, which reads the dataset (templated)
     :param transform: a function from a ``pyarrow.RecordBatch`` to a batch, a table, or an iterable of batches; or its name as
-        ``"package.module:function"``; None to write the rows as they are
+        ``"package.module:function"``; None to write the rows as they are. With ``add_columns``: from a batch of ``read_columns`` to
+        one with the new columns, with a row for each row in the same order
     :param mode: how the rows land, in one version: ``"append"``; ``"create"`` makes the dataset, which must not exist;
         ``"overwrite"`` replaces all rows, and with them the indexes; ``"upsert"`` replaces rows that have the same ``upsert_keys``
-        and adds the others, without copying a row that stays (templated)
+        and adds the others, without copying a row that stays; ``"add_columns"`` computes new columns for the rows that are there,
+        without copying any of them. Rows that others add after they were computed have no values in them (templated)
     :param upsert_keys: with ``upsert``: the columns that identify a row; null equals null (templated)
+    :param when_matched: with ``upsert``: ``"update"`` (default) or ``"ignore"`` rows of the source whose key is there (templated)
+    :param when_not_matched: with ``upsert``: ``"insert"`` (default) or ``"ignore"`` rows of the source whose key is not (templated)
+    :param read_columns: with ``add_columns``: the columns that the transform is given (templated)
+    :param rows_per_split: with ``add_columns``: rows whose values are computed and remembered at once, at most; 65,536 if None. A
+        retry computes what was not finished again, so choose few where a row takes long
     :param storage_version: with ``create``: version of the file format (templated)
     :param stable_row_ids: with ``create``: whether rows keep their ids when they are moved
     :param idempotence_key: the name under which this write is remembered, up to 512 characters. Default: DAG, task, run and map
@@ -56,10 +65,14 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         self,
         *,
         uri: str,
-        source: Source | str,
+        source: Source | str | None = None,
         transform: Callable[..., Any] | str | None = None,
         mode: Mode = "append",
         upsert_keys: Sequence[str] | str | None = None,
+        when_matched: Literal["update", "ignore"] | None = None,
+        when_not_matched: Literal["insert", "ignore"] | None = None,
+        read_columns: Sequence[str] | str | None = None,
+        rows_per_split: int | None = None,
         storage_version: str | None = None,
         stable_row_ids: bool | None = None,
         idempotence_key: str | None = None,
@@ -85,6 +98,10 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         )
         self.uri = uri
         self.upsert_keys = upsert_keys
+        self.when_matched = when_matched
+        self.when_not_matched = when_not_matched
+        self.read_columns = read_columns
+        self.rows_per_split = rows_per_split
         self.storage_version = storage_version
         self.stable_row_ids = stable_row_ids
         self.lance_conn_id = lance_conn_id
@@ -93,6 +110,24 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
     @property
     def _table_conn_id(self) -> str:
         return self.lance_conn_id or ""
+
+    def _require_usable(self, mode: str, source: object, transform: object) -> None:
+        if mode == "add_columns":
+            if source is not None:
+                raise InvalidInputError("mode='add_columns' reads the dataset that it adds columns to, and takes no source.")
+            if transform is None:
+                raise InvalidInputError("mode='add_columns' needs a transform: from read_columns to the columns that are added.")
+        if source is not None or (mode != "add_columns" and "{{" not in mode):
+            require_usable(source, transform)
+        else:
+            require_transform(transform)
+
+    def _source(self) -> Source:
+        self._require_usable(self.mode, self.source, self.transform)
+        if self.source is not None:
+            return super()._source()
+        found: Any = self._parameters()
+        return DatasetRows(self.uri, found["read_columns"], found.get("rows_per_split", ROWS_PER_SPLIT), self.lance_conn_id)
 
     def _target(self) -> LanceTarget:
         return LanceTarget(self.uri, storage_options(self.lance_conn_id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, NotSupportedYetError
@@ -9,7 +10,7 @@ from airflow_ckpt_provider.sources import Source
 from airflow_ckpt_provider.sources.transform import parse_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
 
@@ -30,7 +31,8 @@ LANCE: Taken = {
     "create": ("storage_version", "stable_row_ids"),
     "append": (),
     "overwrite": (),
-    "upsert": ("upsert_keys",),
+    "upsert": ("upsert_keys", "when_matched", "when_not_matched"),
+    "add_columns": ("read_columns", "rows_per_split"),
 }
 
 
@@ -39,8 +41,8 @@ def parameters_in(taken: Taken) -> tuple[str, ...]:
     return tuple(name for names in taken.values() for name in names)
 
 
-#: Parameters that are a list, or a single string for a list of one.
-_LISTS = frozenset({"upsert_keys", "partition_by", "sort_by"})
+#: Of one split, whose values are one file.
+_MAX_ROWS = 1 << 20
 
 _CHOICES = {"when_matched": ("update", "ignore"), "when_not_matched": ("insert", "ignore")}
 
@@ -63,6 +65,8 @@ def parameters_of(operator: Any, taken: Taken) -> JsonObject:  # noqa: ANN401 - 
         if name not in taken[mode]:
             (takes,) = (other for other, names in taken.items() if name in names)
             raise InvalidInputError(f"{name} belongs to mode={takes!r}; this is mode={mode!r}.")
+    if mode == "add_columns" and not found.get("read_columns"):
+        raise InvalidInputError("mode='add_columns' needs read_columns: the columns that the transform is given.")
     if mode == "upsert":
         if not found.get("upsert_keys"):
             raise InvalidInputError("mode='upsert' needs upsert_keys: the columns that identify a row.")
@@ -76,26 +80,58 @@ def _plain(name: str, value: object) -> object:
 
     :raises InvalidInputError: if it is not of its type, or a template rendered to nothing.
     """
-    if name in _CHOICES:
-        if value not in _CHOICES[name]:
-            raise InvalidInputError(f"{name}={value!r}: the values are {' and '.join(map(repr, _CHOICES[name]))}.")
-        return value
-    if name in _LISTS:
-        items = [value] if isinstance(value, str) else list(value) if hasattr(value, "__iter__") else [value]
-        if not items or not all(isinstance(item, str) and item.strip() for item in items):
-            raise InvalidInputError(f"{name}={value!r} is not a list of names.")
-        return items
-    if name == "stable_row_ids":
-        if not isinstance(value, bool):
-            raise InvalidInputError(f"stable_row_ids={value!r} is neither True nor False.")
-        return value
-    if name == "table_properties":
-        if not isinstance(value, dict):
-            raise InvalidInputError(f"table_properties={value!r} is not a mapping.")
-        return {str(key): str(item) for key, item in value.items()}
+    return _KINDS.get(name, _text)(name, value)
+
+
+def _choice(name: str, value: object) -> object:
+    if value not in _CHOICES[name]:
+        raise InvalidInputError(f"{name}={value!r}: the values are {' and '.join(map(repr, _CHOICES[name]))}.")
+    return value
+
+
+def _names(name: str, value: object) -> object:
+    items = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    if not items or not all(isinstance(item, str) and item.strip() for item in items):
+        raise InvalidInputError(f"{name}={value!r} is not a list of names.")
+    return items
+
+
+def _flag(name: str, value: object) -> object:
+    if not isinstance(value, bool):
+        raise InvalidInputError(f"{name}={value!r} is neither True nor False.")
+    return value
+
+
+def _rows(name: str, value: object) -> object:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _MAX_ROWS:
+        raise InvalidInputError(f"{name}={value!r} is not a number from 1 to {_MAX_ROWS:,}.")
+    return value
+
+
+def _mapping(name: str, value: object) -> object:
+    if not isinstance(value, dict):
+        raise InvalidInputError(f"{name}={value!r} is not a mapping.")
+    return {str(key): str(item) for key, item in value.items()}
+
+
+def _text(name: str, value: object) -> object:
     if not isinstance(value, str) or not value.strip():
         raise InvalidInputError(f"{name}={value!r} is not a text; a template may have rendered to nothing.")
     return value
+
+
+#: What a parameter is, by its name; a text if it is not here. A list may be given as a single string for a list of one.
+_KINDS: Mapping[str, Callable[[str, object], object]] = {
+    "when_matched": _choice,
+    "when_not_matched": _choice,
+    "upsert_keys": _names,
+    "partition_by": _names,
+    "sort_by": _names,
+    "read_columns": _names,
+    "stable_row_ids": _flag,
+    "rows_per_split": _rows,
+    "table_properties": _mapping,
+}
 
 
 def require_policies(on_change: str, on_rerun: str) -> None:
@@ -111,8 +147,8 @@ def require_policies(on_change: str, on_rerun: str) -> None:
         raise InvalidInputError(f"on_rerun={on_rerun!r}: the values are 'reuse' and 'replace'.")
 
 
-def require_usable(source: object, transform: object) -> None:
-    """Refuse what is no source or no transform when the DAG is parsed. References to XComs are known at run time only.
+def require_transform(transform: object) -> None:
+    """Refuse what is no transform.
 
     :raises InvalidInputError: saying what there may be.
     """
@@ -120,5 +156,13 @@ def require_usable(source: object, transform: object) -> None:
         parse_name(transform)
     elif transform is not None and not callable(transform):
         raise InvalidInputError(f"transform={transform!r} is neither a function nor a name like 'package.module:function'.")
+
+
+def require_usable(source: object, transform: object) -> None:
+    """Refuse what is no source or no transform when the DAG is parsed. References to XComs are known at run time only.
+
+    :raises InvalidInputError: saying what there may be.
+    """
+    require_transform(transform)
     if not isinstance(source, str | Source) and not hasattr(source, "resolve"):
         raise InvalidInputError(f"source={source!r} is neither a source, such as Files(...), nor a path or glob.")

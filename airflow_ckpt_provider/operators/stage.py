@@ -18,7 +18,9 @@ from airflow_ckpt_provider.hooks.sources import source_options
 from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.operators.identity import default_key, origin_of, restart_token
 from airflow_ckpt_provider.operators.modes import require_policies, require_usable
+from airflow_ckpt_provider.scan.lance_rows import PLACE
 from airflow_ckpt_provider.sources import Files, SparkDataFrame
+from airflow_ckpt_provider.sources.lance_rows import DatasetRows
 from airflow_ckpt_provider.sources.transform import Transform
 from airflow_ckpt_provider.spark.attempt import WriteAttempt, require_shared_store
 from airflow_ckpt_provider.spark.request import WriteRequest
@@ -26,8 +28,9 @@ from airflow_ckpt_provider.spark.rounds import LazySession, StageRounds
 from airflow_ckpt_provider.spark.session import require_equal_pyspark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
+    import pyarrow as pa
     from airflow.sdk import Context
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
@@ -48,7 +51,7 @@ class CheckpointedWriteOperator(BaseOperator):
     def __init__(
         self,
         *,
-        source: Source | str,
+        source: Source | str | None,
         transform: Callable[..., Any] | str | None,
         mode: str,
         idempotence_key: str | None,
@@ -61,7 +64,7 @@ class CheckpointedWriteOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         require_policies(on_change, on_rerun)
-        require_usable(source, transform)
+        self._require_usable(mode, source, transform)
         # Airflow renders templates inside a source in place: a copy of its own keeps mapped tasks apart.
         self.source = copy.copy(source)
         self.transform = transform
@@ -88,6 +91,17 @@ class CheckpointedWriteOperator(BaseOperator):
     def _parameters(self) -> JsonObject:
         """What the mode is told."""
         raise NotImplementedError
+
+    def _require_usable(self, mode: str, source: object, transform: object) -> None:
+        """Refuse what is no source or no transform."""
+        del mode
+        require_usable(source, transform)
+
+    def _source(self) -> Source:
+        """What is read, once templates are rendered."""
+        if self.source is None:
+            raise InvalidInputError(f"The task {self.task_id!r} has no source.")
+        return Files(self.source) if isinstance(self.source, str) else self.source
 
     def prepare_for_execution(self) -> CheckpointedWriteOperator:
         """Copy for one execution, with a source of its own, because its templates are rendered in place."""
@@ -144,15 +158,16 @@ class CheckpointedWriteOperator(BaseOperator):
         return reference(checkpoint, seal, State.SEALED, recovered=recovered, written=seal.splits - recovered, map_index=map_index)
 
     def _open(self, context: Context, key: IdempotenceKey, session: LazySession) -> WriteAttempt:
-        source = Files(self.source) if isinstance(self.source, str) else self.source
+        source = self._source()
+        options = source_options(source)
         origin = origin_of(context)
         store = CheckpointHook(self.checkpoint_conn_id).get_conn()
         require_shared_store(store, session.target)
         request = WriteRequest(
             key=key,
             source=source,
-            options=source_options(source),
-            transform=Transform(self.transform) if self.transform is not None else None,
+            options=options,
+            transform=_transform(self.transform, source),
             mode=self.mode,
             parameters=self._parameters(),
             connections=Connections(table=self._table_conn_id, spark=self.spark_conn_id, checkpoint=self.checkpoint_conn_id),
@@ -160,7 +175,7 @@ class CheckpointedWriteOperator(BaseOperator):
             on_change="restart" if self.on_change == "restart" else "fail",
             on_rerun="replace" if self.on_rerun == "replace" else "reuse",
             evolve_schema=self._evolve_schema,
-            sample=(lambda: source.sample(session.get())) if isinstance(source, SparkDataFrame) else None,
+            sample=_sample(source, options, session),
             restart_token=restart_token(context),
         )
         return WriteAttempt(store, self._target(), request)
@@ -190,6 +205,19 @@ class CheckpointedWriteOperator(BaseOperator):
         found = reference(attempt.checkpoint, seal, State.COMMITTED, recovered=seal.splits, written=0, map_index=map_index)
         found["commit"] = commit_facts(attempt.checkpoint, commit, landed_now=False)
         return found
+
+
+def _transform(function: Callable[..., Any] | str | None, source: Source) -> Transform | None:
+    if function is None:
+        return None
+    return Transform(function, beside=PLACE if isinstance(source, DatasetRows) else None)
+
+
+def _sample(source: Source, options: Mapping[str, str], session: LazySession) -> Callable[[], Iterable[pa.RecordBatch]] | None:
+    """What gives a few rows of a source whose splits do not."""
+    if isinstance(source, SparkDataFrame):
+        return lambda: source.sample(session.get())
+    return (lambda: source.sample(options)) if isinstance(source, DatasetRows) else None
 
 
 def _counted(counts: Mapping[str, int]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_ckpt_provider.checkpoint.location import normal_uri
 from airflow_ckpt_provider.exceptions import InvalidInputError, RetryableError, first_line
@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from lance import LanceDataset
+
+#: Rows of a batch, and about its bytes, whichever is less.
+_BATCH_ROWS, _BATCH_BYTES = 8192, 16 << 20
+
+#: Bytes that a row is reckoned with where a fragment does not say how large its files are.
+_ROW_BYTES = 1024
+
+#: Blobs are read as what they hold; Lance's default is where they are in this dataset's files.
+BLOBS: Literal["all_binary"] = "all_binary"
 
 #: Schemes that Lance opens, of those that the checkpoint store knows.
 _SCHEMES = ("file", "s3", "gs", "az")
@@ -57,3 +66,15 @@ def made_at(dataset: LanceDataset) -> datetime:
     # Lance gives local time without a zone.
     made: Any = dataset.get_version()["timestamp"]
     return made.astimezone(UTC)  # type: ignore[no-any-return]
+
+
+def bytes_of(fragment: Any) -> int:  # noqa: ANN401 - a FragmentMetadata
+    """Size of a fragment's files, about."""
+    known = sum(file.file_size_bytes or 0 for file in fragment.files)
+    return known or int(fragment.physical_rows) * _ROW_BYTES
+
+
+def batch_rows(fragment: Any) -> int:  # noqa: ANN401 - a FragmentMetadata
+    """Rows of a batch that is not too large."""
+    row_bytes = bytes_of(fragment) // max(1, int(fragment.physical_rows))
+    return min(_BATCH_ROWS, max(1, _BATCH_BYTES // max(1, row_bytes)))

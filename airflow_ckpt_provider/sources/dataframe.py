@@ -27,6 +27,7 @@ from __future__ import annotations
 import functools
 import importlib
 import uuid
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
@@ -150,13 +151,20 @@ class SparkDataFrame:
         splits = tuple(Split(id=f"{number:06d}", bytes=0, read={"bucket": number}) for number in range(self.buckets))
         return Plan(created_at=now(), inputs={"buckets": self.buckets}, splits=splits)
 
-    def replan(self, rounds: Sequence[Plan], staged_ids: AbstractSet[str], attempt: str | None = None) -> Plan | None:
+    def replan(
+        self,
+        rounds: Sequence[Plan],
+        staged_ids: AbstractSet[str],
+        attempt: str | None = None,
+        options: Mapping[str, str] = MappingProxyType({}),
+    ) -> Plan | None:
         """The plan of the next round, or None if the newest pinned one is to be worked on.
 
         :param rounds: all pinned plans, oldest first; there is at least one.
         :param staged_ids: ids of all published splits.
         :param attempt: id of the attempt that opens the round; a random one if None.
         """
+        del options
         if self.recover != "rows" or all(split.id in staged_ids for split in rounds[-1].splits):
             return None
         return self._round(rounds, staged_ids, attempt or uuid.uuid4().hex)

@@ -13,7 +13,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Part, Plan, Split
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError, first_line
-from airflow_ckpt_provider.scan.lance import dataset_uri, made_at, open_dataset
+from airflow_ckpt_provider.scan.lance import BLOBS, batch_rows, bytes_of, dataset_uri, made_at, open_dataset
 from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack
 
 if TYPE_CHECKING:
@@ -22,15 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
-
-#: Rows of a batch, and about its bytes, whichever is less.
-_BATCH_ROWS, _BATCH_BYTES = 8192, 16 << 20
-
-#: Bytes that a row is reckoned with where a fragment does not say how large its files are.
-_ROW_BYTES = 1024
-
-#: Blobs are read as what they hold; Lance's default is where they are in this dataset's files.
-_BLOBS = "all_binary"
 
 
 class LanceDataset:
@@ -98,11 +89,11 @@ class LanceDataset:
         version = self._wanted_version()
         if self.filter is not None and not self.filter.strip():
             raise InvalidInputError(f"LanceDataset(filter={self.filter!r}): a template may have rendered to nothing.")
-        place = _Place(dataset_uri(self.uri), dict(options))
+        place = Place(dataset_uri(self.uri), dict(options))
         dataset = place.open(version)
         made = made_at(dataset).isoformat()
         self._require_readable(dataset)
-        fragments = [(one.fragment_id, _bytes_of(one.metadata)) for one in dataset.get_fragments()]
+        fragments = [(one.fragment_id, bytes_of(one.metadata)) for one in dataset.get_fragments()]
         splits = pack(fragments, self.max_split_bytes, f"The dataset {place.uri}")
         inputs: JsonObject = {
             "dataset": place.uri,
@@ -128,17 +119,18 @@ class LanceDataset:
         :raises InputChangedError: if it was cleaned up.
         """
         if splits:
-            _Place(dataset_uri(self.uri), dict(options)).pinned(LanceSplit.from_json(splits[0].read))
+            first = LanceSplit.from_json(splits[0].read)
+            Place(dataset_uri(self.uri), dict(options)).pinned(first.version, first.made_at)
 
     def schema(self, plan: Plan, options: Mapping[str, str]) -> pa.Schema | None:
         """Columns of the rows."""
-        place = _Place(dataset_uri(self.uri), dict(options))
+        place = Place(dataset_uri(self.uri), dict(options))
         dataset = place.open(msgspec.convert(plan.inputs["version"], int))
-        return dataset.scanner(columns=self.columns, filter=self.filter, blob_handling=_BLOBS).projected_schema
+        return dataset.scanner(columns=self.columns, filter=self.filter, blob_handling=BLOBS).projected_schema
 
     def reader(self, options: Mapping[str, str]) -> LanceReader:
         """What executors read with."""
-        return LanceReader(_Place(dataset_uri(self.uri), dict(options)), self.columns, self.filter)
+        return LanceReader(Place(dataset_uri(self.uri), dict(options)), self.columns, self.filter)
 
     def _wanted_version(self) -> int | None:
         if self.version is None:
@@ -185,7 +177,7 @@ class LanceSplit(Part, frozen=True):
 class LanceReader:
     """Reads splits of ``LanceDataset``. Picklable; holds credentials, so it never goes into the store."""
 
-    def __init__(self, place: _Place, columns: Sequence[str] | None, row_filter: str | None) -> None:
+    def __init__(self, place: Place, columns: Sequence[str] | None, row_filter: str | None) -> None:
         self._place = place
         self._columns = columns
         self._filter = row_filter
@@ -197,20 +189,20 @@ class LanceReader:
         """
         del expected
         wanted = LanceSplit.from_json(split.read)
-        dataset = self._place.pinned(wanted)
+        dataset = self._place.pinned(wanted.version, wanted.made_at)
         for fragment_id in wanted.fragments:
             fragment = dataset.get_fragment(fragment_id)
             yield from fragment.to_batches(
                 columns=self._columns,
                 filter=self._filter,
-                batch_size=_batch_rows(fragment.metadata),
+                batch_size=batch_rows(fragment.metadata),
                 batch_readahead=2,
-                blob_handling=_BLOBS,
+                blob_handling=BLOBS,
             )
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """Where a dataset is, and how it is opened."""
 
     uri: str
@@ -227,29 +219,20 @@ class _Place:
             raise InvalidInputError(f"{what} Lance dataset at {self.uri}. Check the URI and the connection.")
         return dataset
 
-    def pinned(self, split: LanceSplit) -> Any:  # noqa: ANN401 - a LanceDataset
+    def pinned(self, version: int, made: str) -> Any:  # noqa: ANN401 - a LanceDataset
         """The dataset as it was planned.
 
+        :param made: when the version was made.
         :raises InputChangedError: if it is another one, or its version is gone.
         """
-        dataset = open_dataset(self.uri, self.options, split.version)
-        if dataset is None or made_at(dataset).isoformat() != split.made_at:
-            raise self._changed(split)
+        dataset = open_dataset(self.uri, self.options, version)
+        if dataset is None or made_at(dataset).isoformat() != made:
+            raise self._changed(version)
         return dataset
 
-    def _changed(self, split: LanceSplit) -> InputChangedError:
+    def _changed(self, version: int) -> InputChangedError:
         return InputChangedError(
-            f"Version {split.version} of {self.uri}, which this write reads, is gone: old versions were cleaned up, or the dataset "
+            f"Version {version} of {self.uri}, which this write reads, is gone: old versions were cleaned up, or the dataset "
             "was made anew. Redo the write on the dataset as it is now by running with the configuration "
             '{"checkpoint": "restart"}; to keep a version while it is read, give it a tag.'
         )
-
-
-def _bytes_of(fragment: Any) -> int:  # noqa: ANN401 - a FragmentMetadata
-    known = sum(file.file_size_bytes or 0 for file in fragment.files)
-    return known or int(fragment.physical_rows) * _ROW_BYTES
-
-
-def _batch_rows(fragment: Any) -> int:  # noqa: ANN401 - a FragmentMetadata
-    row_bytes = _bytes_of(fragment) // max(1, int(fragment.physical_rows))
-    return min(_BATCH_ROWS, max(1, _BATCH_BYTES // max(1, row_bytes)))

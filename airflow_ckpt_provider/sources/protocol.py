@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -85,7 +86,13 @@ class IncrementalSource(Source, Protocol):
 class ReplanningSource(Source, Protocol):
     """A source that may plan a round of its own in every attempt that finds splits missing."""
 
-    def replan(self, rounds: Sequence[Plan], staged_ids: AbstractSet[str], attempt: str | None = None) -> Plan | None:
+    def replan(
+        self,
+        rounds: Sequence[Plan],
+        staged_ids: AbstractSet[str],
+        attempt: str | None = None,
+        options: Mapping[str, str] = MappingProxyType({}),
+    ) -> Plan | None:
         """The plan of the next round; None if the newest pinned one is to be worked on.
 
         :param rounds: all pinned plans, oldest first; there is at least one.

@@ -31,14 +31,17 @@ class Transform:
 
     :param function: takes a ``pyarrow.RecordBatch`` and returns a batch, a table, an iterable of those, or None for no
         rows; or its name as ``"package.module:function"``
+    :param beside: a column that the function does not see and that stands beside what it returns, which then must have a row for
+        each row it was given
     :raises InvalidInputError: if it is neither, or cannot be imported
     """
 
-    def __init__(self, function: Callable[[pa.RecordBatch], Batches] | str) -> None:
+    def __init__(self, function: Callable[[pa.RecordBatch], Batches] | str, beside: str | None = None) -> None:
         self.function: Callable[[pa.RecordBatch], Batches] = _load(function) if isinstance(function, str) else function
         if not callable(self.function):
             raise InvalidInputError(f"transform={function!r} is neither a function nor a name like 'package.module:function'.")
         self.name = function if isinstance(function, str) else _name(self.function)
+        self._beside = beside
 
     @property
     def fingerprint(self) -> str:
@@ -48,7 +51,29 @@ class Transform:
     def apply(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run every batch through the function; empty batches go through too and may be dropped by it."""
         for batch in batches:
-            yield from as_batches(self.function(batch), self.name)
+            if self._beside is None:
+                yield from as_batches(self.function(batch), self.name)
+            else:
+                yield self._row_by_row(batch, self._beside)
+
+    def _row_by_row(self, batch: pa.RecordBatch, beside: str) -> pa.RecordBatch:
+        """What the function returns for a batch, as one batch, with the column that it does not see.
+
+        :raises InvalidInputError: if it has more or fewer rows.
+        """
+        import pyarrow as pa
+
+        made = list(as_batches(self.function(batch.drop_columns([beside])), self.name))
+        rows = sum(one.num_rows for one in made)
+        if rows != batch.num_rows:
+            raise InvalidInputError(
+                f"The transform {self.name} returned {rows} rows for {batch.num_rows}. It computes columns, so it must return one "
+                "row for each row it is given, in the same order; a row without a value can hold null."
+            )
+        columns = pa.Table.from_batches(made).combine_chunks() if made else pa.table({})
+        arrays = [column.combine_chunks() for column in columns.columns]
+        fields = [*columns.schema, batch.schema.field(beside)]
+        return pa.RecordBatch.from_arrays([*arrays, batch.column(beside)], schema=pa.schema(fields))
 
 
 def as_batches(result: Batches, name: str) -> Iterator[pa.RecordBatch]:

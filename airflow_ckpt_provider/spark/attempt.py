@@ -10,7 +10,7 @@ import os
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State, now, this_host
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State, now, this_host
 from airflow_ckpt_provider.checkpoint.documents import READ, Attempt
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.sources.protocol import ReplanningSource
@@ -123,6 +123,8 @@ class WriteAttempt:
             schema = request.source.schema(plan, request.options)
             if schema is not None:
                 self._table.check_fit(schema, header.table)
+        replaced = None if header.replaces is None else Checkpoint.at(self._store, request.key, header.replaces).plan()
+        plan = self._table.first(header, plan, lambda: self._source_plan.required_schema(header.replaces), replaced)
         pinned = self.checkpoint.pin(plan)
         self._has_own_round = pinned is plan
         return pinned
@@ -139,7 +141,7 @@ class WriteAttempt:
         if any(split.task != READ for split in self._plans[-1].splits):
             # The source is staged; what is missing is the table's own work.
             return False
-        planned = source.replan(self._plans, staged, self._id)
+        planned = source.replan(self._plans, staged, self._id, self._request.options)
         if planned is None:
             return False
         pinned = self.checkpoint.pin(planned, len(self._plans) + 1)

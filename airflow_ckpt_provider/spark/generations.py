@@ -8,7 +8,7 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
 from airflow_ckpt_provider.checkpoint.documents import Header, fingerprint
-from airflow_ckpt_provider.exceptions import BindingMismatchError, InvalidInputError, RestartRefusedError
+from airflow_ckpt_provider.exceptions import BindingMismatchError, RestartRefusedError
 from airflow_ckpt_provider.tables import groups
 
 if TYPE_CHECKING:
@@ -94,12 +94,7 @@ class Generations:
         """Header of a new generation, bound to the table as it is now."""
         request, table = self._request, self._table
         if request.mode == "create" and replaces is None:
-            rows = self._source_plan.output_schema(replaces)
-            if rows is None:
-                raise InvalidInputError(
-                    f"The input of the key {request.key.value!r} has no rows, so that the columns of {table.identifier} cannot be "
-                    "told from them. Create the table first and use mode='append', or wait for input."
-                )
+            rows = self._source_plan.required_schema(replaces)
             binding = table.creation(rows, request.parameters)
         else:
             rows = self._source_plan.output_schema(replaces) if request.evolve_schema else None

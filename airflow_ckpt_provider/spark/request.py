@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.sources.protocol import IncrementalSource
 
 if TYPE_CHECKING:
@@ -90,6 +91,19 @@ class SourcePlan:
             for batch in batches if request.transform is None else request.transform.apply(batches):
                 return batch.schema
         return None
+
+    def required_schema(self, replaces: int | None = None) -> pa.Schema:
+        """The same, where there is nothing to be done without it.
+
+        :raises InvalidInputError: if there are no rows to tell it from.
+        """
+        schema = self.output_schema(replaces)
+        if schema is None:
+            raise InvalidInputError(
+                f"The input of the key {self._request.key.value!r} has no rows, so that the columns of {self._table.identifier} "
+                "cannot be told from them. Create the table first and use mode='append', or wait for input."
+            )
+        return schema
 
     def _planned(self, replaces: int | None) -> Plan:
         request = self._request

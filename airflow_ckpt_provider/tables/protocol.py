@@ -182,6 +182,14 @@ class Table(Protocol):
         """Whether the write depends on what the table holds, so that it is planned again if that changes."""
         ...
 
+    def first(self, header: Header, plan: Plan, made: Callable[[], pa.Schema], replaced: Plan | None) -> Plan:
+        """The plan of the first round: the source's, with what the mode has to pin beside it.
+
+        :param made: the columns of the rows that will be staged; asked only if it matters, because it may run the transform.
+        :param replaced: first plan of the generation that this one replaces, if it replaces one.
+        """
+        ...
+
     def following(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sequence[str]) -> Plan | None:
         """The plan of the next round, once the last one is staged; None if there is nothing more to stage.
 

@@ -15,8 +15,8 @@ from support.reading import read_all, read_split
 
 from airflow_ckpt_provider.checkpoint.documents import Plan, from_json, to_json
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError, RetryableError
+from airflow_ckpt_provider.scan import lance as reading
 from airflow_ckpt_provider.sources import LanceDataset, Source
-from airflow_ckpt_provider.sources import lance as reading
 from airflow_ckpt_provider.sources.protocol import IncrementalSource
 
 VECTOR = pa.list_(pa.float32(), 4)

@@ -206,6 +206,11 @@ class IcebergTarget:
         """Whether staged files depend on files of the table."""
         return mode_of(header.mode, header.parameters).provisional
 
+    def first(self, header: Header, plan: Plan, made: Callable[[], pa.Schema], replaced: Plan | None) -> Plan:
+        """The source's plan: the table pins everything in the header."""
+        del header, made, replaced
+        return plan
+
     def following(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sequence[str]) -> Plan | None:
         """The plan of the next round; see ``Table.following``."""
         mode = mode_of(header.mode, header.parameters)

@@ -5,7 +5,8 @@ then has both of two racers land. So no commit here is one that Lance could reba
 
 - rows are added by an ``Update`` that also carries one fragment of the dataset, the one with the lowest id, unchanged. Two of
   those conflict, and a foreign append passes. A dataset without fragments has none to carry: there it is a ``Merge``;
-- an upsert is a ``Merge`` of all fragments, which conflicts with whatever changes rows, a foreign append included;
+- an upsert, and the adding of columns, is a ``Merge`` of all fragments, which conflicts with whatever changes rows, a foreign
+  append included;
 - ``Overwrite`` is tried without retries, which makes it fail unless the version it was built on is still the last.
 
 Why it is exactly once: a commit succeeds only if no other commit of ours came after the version that was searched; an error,
@@ -20,8 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow_ckpt_provider.exceptions import RowCountError, TableMovedError
 from airflow_ckpt_provider.scan.lance import made_at
 from airflow_ckpt_provider.tables.lance.deletions import described, write_deletions
-from airflow_ckpt_provider.tables.lance.fragments import metadata_of
+from airflow_ckpt_provider.tables.lance.fragments import data_file, metadata_of
 from airflow_ckpt_provider.tables.lance.history import Search, find
+from airflow_ckpt_provider.tables.lance.schema import file_fields
 from airflow_ckpt_provider.tables.once import keys_of, land
 from airflow_ckpt_provider.tables.protocol import Landed
 from airflow_ckpt_provider.tables.summary import summary_of
@@ -218,6 +220,36 @@ def merging(
         _REBASES,
         _rows_of(staged),
     )
+
+
+def widening(
+    dataset: LanceDataset,
+    schema: Any,  # noqa: ANN401 - a LanceSchema
+    columns: Sequence[str],
+    files: Mapping[int, tuple[str, int]],
+    instead: frozenset[int],
+) -> Swap:
+    """Give fragments files with more columns.
+
+    :param schema: the dataset's, with the new columns.
+    :param columns: names of those, in the order of the files.
+    :param files: name and bytes of a file, by the fragment that it is for.
+    :param instead: ids of fields whose place the new columns take.
+    """
+    from lance import LanceOperation
+
+    fields = file_fields(schema, columns)
+    fragments, holds = [], {}
+    for fragment in dataset.get_fragments():
+        one = fragment.metadata
+        kept = [file for file in one.files if not set(file.fields) <= instead]
+        if one.id in files:
+            name, size = files[one.id]
+            kept.append(data_file(name, fields, dataset.data_storage_version, size))
+            holds[name] = one.physical_rows
+        one.files = kept
+        fragments.append(one)
+    return Swap(LanceOperation.Merge(fragments, schema, preserves_nullability=True), _REBASES, holds)
 
 
 def _require_all(found: int, wanted: frozenset[str], dataset: LanceDataset) -> None:

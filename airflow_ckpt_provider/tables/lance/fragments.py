@@ -9,7 +9,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.documents import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
 
@@ -49,13 +49,23 @@ class StagedFragments(Part, frozen=True, kw_only=True):
 
 def metadata_of(staged: Iterable[StagedFragments]) -> list[Any]:
     """Lance's description of all these fragments; they get their ids from the commit."""
-    from lance.fragment import DataFile, FragmentMetadata
+    from lance.fragment import FragmentMetadata
 
-    found = []
-    for one in staged:
-        major, _, minor = one.storage_version.partition(".")
-        fields, columns = list(one.fields), list(range(len(one.fields)))
-        for fragment in one.fragments:
-            file = DataFile(fragment.name, fields, columns, int(major), int(minor), fragment.bytes)
-            found.append(FragmentMetadata(id=0, files=[file], physical_rows=fragment.rows))
-    return found
+    return [
+        FragmentMetadata(
+            id=0, files=[data_file(fragment.name, one.fields, one.storage_version, fragment.bytes)], physical_rows=fragment.rows
+        )
+        for one in staged
+        for fragment in one.fragments
+    ]
+
+
+def data_file(name: str, fields: Sequence[int], storage_version: str, size: int) -> Any:  # noqa: ANN401 - a DataFile
+    """Lance's description of one data file.
+
+    :param fields: see ``StagedFragments``; columns behind those are not looked at.
+    """
+    from lance.fragment import DataFile
+
+    major, _, minor = storage_version.partition(".")
+    return DataFile(name, list(fields), list(range(len(fields))), int(major), int(minor), size)

@@ -10,7 +10,7 @@ from airflow_ckpt_provider.tables.lance.schema import schema_from_json
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
     from lance import LanceDataset
@@ -31,6 +31,7 @@ class Append:
     :cvar replaces: whether even a commit without rows changes the dataset.
     :cvar provisional: whether staged files depend on what the dataset holds.
     :cvar together: whether several checkpoints can share a commit.
+    :cvar pins_columns: whether nobody may change any column of the dataset from the first attempt to the commit.
     """
 
     takes: ClassVar[frozenset[str]] = frozenset()
@@ -38,12 +39,18 @@ class Append:
     replaces: ClassVar[bool] = False
     provisional: ClassVar[bool] = False
     together: ClassVar[bool] = True
+    pins_columns: ClassVar[bool] = True
 
     def __init__(self, parameters: JsonObject) -> None:
         self.parameters = parameters
 
     def validate(self, dataset: LanceDataset | None) -> None:
         """Refuse parameters that cannot work on this dataset (None: it does not exist yet)."""
+
+    def first(self, dataset: LanceDataset, plan: Plan, made: Callable[[], pa.Schema], replaced: Plan | None) -> Plan:
+        """The source's plan, with what the mode pins beside it; see ``Table.first``."""
+        del dataset, made, replaced
+        return plan
 
     def following(
         self, dataset: LanceDataset, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sequence[str]
@@ -56,6 +63,11 @@ class Append:
         """What executors write the last round with."""
         del plans
         return LanceWriter(facts)
+
+    def staged_schema(self, pinned: pa.Schema, sealed: Sequence[Sealed]) -> pa.Schema:
+        """Columns of the rows that are staged, from those of the dataset."""
+        del sealed
+        return pinned
 
     def swap(
         self, files: DatasetFiles, dataset: LanceDataset | None, sealed: Sequence[Sealed], staged: Sequence[StagedFragments]
@@ -96,9 +108,16 @@ def mode_of(name: str, parameters: JsonObject) -> Append:
 
     :raises InvalidInputError: if there is none.
     """
+    from airflow_ckpt_provider.tables.lance.columns.mode import AddColumns
     from airflow_ckpt_provider.tables.lance.upsert.mode import Upsert
 
-    modes: dict[str, type[Append]] = {"append": Append, "create": Create, "overwrite": Overwrite, "upsert": Upsert}
+    modes: dict[str, type[Append]] = {
+        "append": Append,
+        "create": Create,
+        "overwrite": Overwrite,
+        "upsert": Upsert,
+        "add_columns": AddColumns,
+    }
     kind = modes.get(name)
     if kind is None:
         raise InvalidInputError(f"mode={name!r}: the modes of a Lance dataset are {', '.join(modes)}.")

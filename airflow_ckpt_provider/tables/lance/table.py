@@ -198,6 +198,11 @@ class LanceTarget:
         """Whether staged files depend on what the dataset holds."""
         return mode_of(header.mode, header.parameters).provisional
 
+    def first(self, header: Header, plan: Plan, made: Callable[[], pa.Schema], replaced: Plan | None) -> Plan:
+        """The source's plan, with what the mode pins beside it; see ``Table.first``."""
+        dataset = self.load_bound(header.table)
+        return plan if dataset is None else mode_of(header.mode, header.parameters).first(dataset, plan, made, replaced)
+
     def following(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sequence[str]) -> Plan | None:
         """The plan of the next round; see ``Table.following``."""
         mode = mode_of(header.mode, header.parameters)
@@ -209,7 +214,8 @@ class LanceTarget:
     def writer(self, header: Header, plans: Sequence[Plan], staged: StagedOf) -> Writer:
         """Writer with the columns that the header pinned."""
         del staged
-        return mode_of(header.mode, header.parameters).writer(self._facts(header.table), plans)
+        mode = mode_of(header.mode, header.parameters)
+        return mode.writer(self._facts(header.table, pinned=mode.pins_columns), plans)
 
     def gather(self, header: Header, manifests: Sequence[JsonObject], stem: Callable[[], str]) -> Sequence[JsonObject]:
         """One record of all fragments."""
@@ -222,7 +228,7 @@ class LanceTarget:
             for (fields, version), fragments in sorted(found.items())
         ]
 
-    def _facts(self, binding: TableBinding) -> WriterFacts:
+    def _facts(self, binding: TableBinding, *, pinned: bool = True) -> WriterFacts:
         from lance.schema import LanceSchema
 
         dataset = self.load_bound(binding)
@@ -232,7 +238,8 @@ class LanceTarget:
             return WriterFacts(self.identifier, self.files, schema, tuple(fields), str(binding.creation["storage_version"]))
         if dataset is None:
             raise self._missing(binding)
-        self._require_columns(dataset, binding)
+        if pinned:
+            self._require_columns(dataset, binding)
         fields = file_fields(dataset.lance_schema)
         return WriterFacts(self.identifier, self.files, dataset.schema, tuple(fields), dataset.data_storage_version)
 
@@ -344,7 +351,7 @@ class LanceTarget:
 
         def check(dataset: LanceDataset | None) -> None:
             for one in sealed:
-                if dataset is not None:
+                if dataset is not None and mode.pins_columns:
                     self._require_columns(dataset, one.header.table)
             if dataset is None:
                 # Whoever removed a dataset that stood here has removed its folder, and what was staged in it, just now or earlier.
@@ -369,7 +376,10 @@ class LanceTarget:
 
     def staged_scan(self, sealed: Sequence[Sealed], columns: Sequence[str] | None = None) -> FileScan:
         """What reads those files; see ``Table.staged_scan``."""
-        return FileScan(self.files, self._facts(sealed[0].header.table).schema, columns)
+        header = sealed[0].header
+        mode = mode_of(header.mode, header.parameters)
+        schema = self._facts(header.table, pinned=mode.pins_columns).schema
+        return FileScan(self.files, mode.staged_schema(schema, sealed), columns)
 
     def records(self, manifests: Sequence[JsonObject]) -> list[StagedFile]:
         """None: fragments are described in the records of splits themselves."""

@@ -1,0 +1,86 @@
+"""What executors do to add columns: stage the values of a range, and join ranges into the column file of a fragment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_ckpt_provider.exceptions import RowCountError
+from airflow_ckpt_provider.scan.lance_rows import PLACE
+from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.scan import DataFile, FileScan
+from airflow_ckpt_provider.tables.lance.writer import LanceWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+    from airflow_ckpt_provider.checkpoint.documents import Split
+    from airflow_ckpt_provider.tables.protocol import Written
+
+#: Task of the table's own splits.
+JOIN = "join"
+
+#: Rows of a fragment that are laid out at once.
+_WINDOW_ROWS = 8192
+
+
+class ColumnsWriter(LanceWriter):
+    """Writes values with the place of each, in ``PLACE``, and joins them; see ``Writer``."""
+
+    def work(self, split: Split, stem: str) -> Written:
+        """Join the ranges of a fragment."""
+        parts: Any = split.read["parts"]
+        rows: Any = split.read["rows"]
+        scan = FileScan(self.facts.files, self.schema)
+        values = (batch for name, size in parts for batch in scan.read(DataFile(name, size)))
+        written = super().write(spread(values, rows, self.schema), stem)
+        (file,) = StagedFragments.from_json(written.manifest or {}).fragments
+        if file.rows != rows:
+            raise RowCountError(f"A fragment of {self.facts.table} has {rows} rows; {stem} was written with {file.rows} (I2).")
+        # The rows that have values are counted where they were computed.
+        return written._replace(rows=0, manifest=None, scratch={"file": [file.name, file.bytes]})
+
+
+def spread(values: Iterable[pa.RecordBatch], rows: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """All rows of a fragment: those that have values where they belong, the others with nulls.
+
+    :param values: with ``PLACE``, in its order.
+    :param rows: of the fragment.
+    """
+    import numpy as np
+
+    at = 0
+    for batch in values:
+        places = batch.column(PLACE).to_numpy(zero_copy_only=False).astype(np.int64)
+        done = 0
+        while done < len(places):
+            count = int(np.searchsorted(places[done:], at + _WINDOW_ROWS))
+            own = places[done : done + count]
+            stop = at + _WINDOW_ROWS if done + count < len(places) else int(own[-1]) + 1
+            yield _laid_out(batch.slice(done, count), own - at, range(at, stop), schema)
+            done, at = done + count, stop
+    for start in range(at, rows, _WINDOW_ROWS):
+        yield _laid_out(None, np.zeros(0, np.int64), range(start, min(start + _WINDOW_ROWS, rows)), schema)
+
+
+def _laid_out(batch: pa.RecordBatch | None, at: Any, window: range, schema: pa.Schema) -> pa.RecordBatch:  # noqa: ANN401 - numpy
+    """The rows of a window, with the values of ``batch`` at the numbers ``at``."""
+    import numpy as np
+    import pyarrow as pa
+
+    if batch is not None and batch.num_rows == len(window):
+        return batch
+    index = np.full(len(window), -1, np.int64)
+    index[at] = np.arange(len(at))
+    taken = pa.array(index, mask=index < 0)
+    places = pa.array(window, pa.uint32())
+    return pa.RecordBatch.from_arrays(
+        [
+            places if field.name == PLACE
+            else pa.nulls(len(window), field.type) if batch is None
+            else batch.column(field.name).take(taken)
+            for field in schema
+        ],
+        schema=schema,
+    )  # fmt: skip

@@ -1,0 +1,290 @@
+"""New columns in a Lance dataset: each row its own values, computed once, in one version, whatever happens to the dataset."""
+
+from __future__ import annotations
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from support.columns import add_columns, computed, stage_columns, ten_times
+from support.lance_world import LanceWorld
+from support.world import rows
+
+from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, TableMovedError
+from airflow_ckpt_provider.tables import groups
+
+
+@pytest.fixture
+def world(tmp_path):
+    world = LanceWorld(tmp_path)
+    lance.write_dataset(rows(0, 100), world.uri, max_rows_per_file=25)
+    return world
+
+
+def commit(world, attempt):
+    (settled,) = groups.commit([attempt.checkpoint], world.target())
+    return settled
+
+
+class Seen:
+    """A transform that notes the ids that came to it."""
+
+    def __init__(self):
+        self.ids = []
+
+    def __call__(self, batch):
+        self.ids += batch["id"].to_pylist()
+        return ten_times(batch)
+
+    def since(self):
+        ids, self.ids = self.ids, []
+        return sorted(ids)
+
+
+@pytest.mark.parametrize("rows_per_split", [1, 7, 25, 1000])
+@pytest.mark.parametrize("stable_row_ids", [False, True], ids=["", "stable"])
+@pytest.mark.parametrize("storage_version", ["2.1", "2.2"])
+def test_every_row_gets_its_own_values_in_one_version(tmp_path, rows_per_split, stable_row_ids, storage_version):
+    world = LanceWorld(tmp_path)
+    options = {"enable_stable_row_ids": stable_row_ids, "data_storage_version": storage_version}
+    lance.write_dataset(rows(0, 100), world.uri, max_rows_per_file=25, **options)
+    world.dataset.delete("id % 10 = 3")
+    before = world.dataset.version
+    settled = add_columns(world, rows_per_split=rows_per_split)
+    assert settled.commit.snapshot_id == world.dataset.version == before + 1
+    assert settled.commit.rows == 90
+    assert computed(world) == [n for n in range(100) if n % 10 != 3]
+    there = [(fragment.physical_rows, fragment.num_deletions) for fragment in world.dataset.get_fragments()]
+    assert there == [(25, 3), (25, 2), (25, 3), (25, 2)]
+
+
+def test_a_column_that_was_dropped_before_does_not_shine_through(world):
+    lance.write_dataset(pa.table({"id": range(100), "old": ["x"] * 100}), world.uri, mode="overwrite")
+    world.dataset.drop_columns(["old"])
+    add_columns(world)
+    assert computed(world) == list(range(100))
+    assert world.dataset.schema.names == ["id", "tens", "vector"]
+    world.dataset.optimize.compact_files()
+    assert computed(world) == list(range(100))
+
+
+def test_a_retry_computes_only_what_is_missing(world):
+    seen = Seen()
+    stage_columns(world, function=seen, splits=7)
+    first = seen.since()
+    attempt = stage_columns(world, function=seen)
+    again = seen.since()
+    assert attempt.commit is None
+    # A few rows are computed once more for the types of the columns, by the first attempt.
+    assert len(first) == 70 - 2 * 5 + 10
+    assert not set(first[10:]) & set(again) or sorted(set(first) | set(again)) == list(range(100))
+    commit(world, attempt)
+    assert computed(world) == list(range(100))
+    assert stage_columns(world, function=seen).commit is not None
+    assert seen.since() == []
+
+
+def test_rows_that_are_added_and_deleted_between_two_attempts(world):
+    seen = Seen()
+    stage_columns(world, function=seen, splits=5)
+    seen.since()
+    world.foreign_append(1000, 5)
+    world.dataset.delete("id in (2, 99)")
+    attempt = stage_columns(world, function=seen)
+    assert 99 not in seen.since()
+    commit(world, attempt)
+    assert computed(world) == [*(n for n in range(100) if n not in (2, 99)), *range(1000, 1005)]
+
+
+def test_a_compaction_between_two_attempts_asks_for_what_it_moved_and_no_more(world):
+    world.dataset.delete("id between 25 and 45")
+    seen = Seen()
+    stage_columns(world, function=seen, splits=8)
+    seen.since()
+    before = {fragment.fragment_id for fragment in world.dataset.get_fragments()}
+    world.dataset.optimize.compact_files(target_rows_per_fragment=20)
+    kept = before & {fragment.fragment_id for fragment in world.dataset.get_fragments()}
+    assert kept
+    attempt = stage_columns(world, function=seen)
+    moved = seen.since()
+    assert {*range(46, 50)} <= {*moved}
+    assert not {*range(25)} & {*moved}
+    commit(world, attempt)
+    assert computed(world) == [n for n in range(100) if not 25 <= n <= 45]
+
+
+def test_old_versions_are_cleaned_up_between_two_attempts(world):
+    seen = Seen()
+    stage_columns(world, function=seen, splits=5)
+    world.dataset.delete("id = 60")
+    world.foreign_append(1000, 5)
+    world.dataset.cleanup_old_versions(retain_versions=1, older_than=None)
+    first = seen.since()
+    attempt = stage_columns(world, function=seen)
+    assert not {*first[16:]} & {*seen.since()}
+    commit(world, attempt)
+    assert computed(world) == [*(n for n in range(100) if n != 60), *range(1000, 1005)]
+
+
+def test_deletes_between_stage_and_commit_need_nothing(world):
+    attempt = stage_columns(world)
+    world.dataset.delete("id % 2 = 1")
+    world.dataset.delete("id between 25 and 30")
+    commit(world, attempt)
+    assert computed(world) == [n for n in range(0, 100, 2) if not 25 <= n <= 30]
+
+
+def test_rows_that_are_added_between_stage_and_commit_have_no_values_and_are_told_of(world, caplog):
+    attempt = stage_columns(world)
+    world.foreign_append(1000, 5)
+    commit(world, attempt)
+    assert computed(world) == list(range(100))
+    assert world.ids() == [*range(100), *range(1000, 1005)]
+    assert "5 rows were added" in caplog.text
+
+
+def update(world):
+    world.dataset.update({"kind": "'other'"}, where="id in (3, 30)")
+
+
+def compact(world):
+    world.dataset.optimize.compact_files(target_rows_per_fragment=1000)
+
+
+def upsert(world):
+    world.dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(rows(95, 10))
+
+
+@pytest.mark.parametrize("change", [update, compact, upsert])
+def test_rows_that_are_moved_between_stage_and_commit_are_computed_by_a_cleared_stage(world, change):
+    seen = Seen()
+    attempt = stage_columns(world, function=seen)
+    seen.since()
+    change(world)
+    before = world.dataset.version
+    with pytest.raises(TableMovedError, match=r"computes what the change affects"):
+        commit(world, attempt)
+    assert world.dataset.version == before
+    attempt = stage_columns(world, function=seen)
+    moved = seen.since()
+    assert moved
+    assert change is compact or len(moved) < 20
+    commit(world, attempt)
+    assert world.dataset.version == before + 1
+    assert computed(world) == world.ids()
+
+
+def test_a_fragment_whose_rows_are_all_deleted_after_the_stage(world):
+    attempt = stage_columns(world)
+    world.dataset.delete("id < 25")
+    with pytest.raises(TableMovedError):
+        commit(world, attempt)
+    commit(world, stage_columns(world))
+    assert computed(world) == list(range(25, 100))
+
+
+def test_a_foreign_column_that_takes_the_ids_in_between(world):
+    attempt = stage_columns(world)
+    world.dataset.add_columns({"foreign": "id + 1"})
+    commit(world, attempt)
+    assert computed(world) == list(range(100))
+    assert all(row["foreign"] == row["id"] + 1 for row in world.dataset.to_table().to_pylist())
+
+
+def test_a_foreign_column_of_the_same_name_in_between(world):
+    attempt = stage_columns(world)
+    world.dataset.add_columns({"tens": "id + 1"})
+    with pytest.raises(SchemaMismatchError, match=r"Somebody else added 'tens'"):
+        commit(world, attempt)
+    world.dataset.drop_columns(["tens"])
+    commit(world, attempt)
+    assert computed(world) == list(range(100))
+
+
+def test_two_keys_that_add_columns_at_once_both_land(world):
+    one = stage_columns(world)
+    other = stage_columns(world, key="other", function=lambda batch: pa.record_batch({"plus": pc.add(batch["id"], 1)}))
+    commit(world, one)
+    commit(world, other)
+    assert computed(world) == list(range(100))
+    assert all(row["plus"] == row["id"] + 1 for row in world.dataset.to_table().to_pylist())
+
+
+def test_an_index_stays_and_finds_rows(world):
+    world.dataset.create_scalar_index("id", "BTREE")
+    add_columns(world)
+    dataset = world.dataset
+    assert [index.field_names for index in dataset.describe_indices()] == [["id"]]
+    assert dataset.stats.index_stats("id_idx")["num_indexed_rows"] == 100
+    assert dataset.to_table(filter="id = 42")["tens"].to_pylist() == [420]
+
+
+def minus(batch):
+    return pa.record_batch({"tens": pc.multiply(batch["id"], -10), "vector": ten_times(batch)["vector"]})
+
+
+def test_a_replacement_computes_the_columns_anew(world):
+    add_columns(world)
+    world.dataset.create_scalar_index("tens", "BTREE")
+    world.foreign_append(1000, 5)
+    world.dataset.optimize.compact_files()
+    before = world.dataset.version
+    settled = add_columns(world, function=minus, on_rerun="replace", on_change="restart")
+    assert settled.commit.snapshot_id == before + 1
+    dataset = world.dataset
+    dataset.validate()
+    assert all(row["tens"] == -10 * row["id"] for row in dataset.to_table().to_pylist())
+    assert dataset.to_table(filter="tens = -50")["id"].to_pylist() == [5]
+    assert dataset.to_table(filter="tens = 50").num_rows == 0
+    assert dataset.schema.names == [*rows(0, 1).schema.names, "tens", "vector"]
+    dataset.optimize.compact_files()
+    assert all(row["tens"] == -10 * row["id"] for row in world.dataset.to_table().to_pylist())
+
+
+def test_a_replacement_takes_no_column_of_others(world):
+    add_columns(world)
+    world.dataset.add_columns({"mine": "id + 1"})
+
+    def takes(batch):
+        return pa.record_batch({"mine": batch["id"]})
+
+    with pytest.raises(InvalidInputError, match=r"'mine', which the dataset .* has already"):
+        stage_columns(world, function=takes, on_rerun="replace", on_change="restart")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda batch: batch, r"returned 'id', which the dataset .* has already"),
+        (lambda batch: pa.record_batch({"x": batch["id"].slice(1)}), r"returned 9 rows for 10"),
+        (lambda _: None, r"returned 0 rows for 10"),
+        (lambda batch: pa.record_batch({"x": pa.nulls(batch.num_rows)}), r"'x' has no type"),
+        (lambda batch: batch.select([]), r"returned no column"),
+    ],
+)
+def test_a_transform_that_cannot_be_is_refused_before_anything_is_written(world, function, message):
+    before = world.below_data()
+    with pytest.raises((InvalidInputError, SchemaMismatchError), match=message):
+        stage_columns(world, function=function)
+    assert world.below_data() == before
+    assert len(world.versions()) == 1
+
+
+def test_a_column_to_read_that_is_not_there(world):
+    with pytest.raises(InvalidInputError, match=r"read_columns names 'text', which the dataset .* Its columns are: id"):
+        stage_columns(world, read=("text",))
+
+
+def test_a_dataset_without_rows(tmp_path):
+    world = LanceWorld(tmp_path)
+    lance.write_dataset(rows(0, 1).slice(0, 0), world.uri)
+    with pytest.raises(InvalidInputError, match=r"has no rows"):
+        stage_columns(world)
+
+
+def test_files_that_nobody_refers_to_carry_the_name_of_their_attempt(world):
+    add_columns(world, rows_per_split=10)
+    left = world.files_on_disk() - {path.removeprefix("file://") for path in world.referenced_files()}
+    # The parts of which files were joined: four fragments of three ranges.
+    assert len(left) == 12
+    assert all("/ckpt-" in path for path in left)
