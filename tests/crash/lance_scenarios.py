@@ -19,6 +19,8 @@ class LanceScenario:
     :param first: id of the first of them.
     :param kept: whether those are there after.
     :param kept_ids: which of them are, if not all or none.
+    :param landed_ids: which rows of the input land, if not all.
+    :param written_again: how many of the staged files are written again without some rows.
     """
 
     name: str
@@ -29,6 +31,8 @@ class LanceScenario:
     kept: bool = True
     first: int = FOREIGN
     kept_ids: tuple[int, ...] | None = None
+    landed_ids: tuple[int, ...] | None = None
+    written_again: int = 0
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -38,7 +42,8 @@ class LanceScenario:
     def ids(self) -> list[int]:
         there = self.kept_ids or range(self.first, self.first + (self.before or 0))
         kept = there if self.kept else ()
-        return [*range(self.files * self.rows_each), *kept]
+        landed = range(self.files * self.rows_each) if self.landed_ids is None else self.landed_ids
+        return [*landed, *kept]
 
     def world(self, root: Path) -> LanceWorld:
         world = LanceWorld(root)
@@ -62,4 +67,26 @@ MAPPED = LanceScenario(
 UPSERT = LanceScenario(
     "upsert", 2, 2, ({"mode": "upsert", "parameters": {"upsert_keys": ["id"]}},), before=4, first=2, kept_ids=(4, 5)
 )
-EVERY = [CREATE, APPEND, APPEND_TO_NOTHING, OVERWRITE, MAPPED, UPSERT]
+#: Of three staged files one lands as it is, one without a row that is there, or without one that is not, and one not at all.
+UPSERT_INSERTS = LanceScenario(
+    "upsert that only inserts",
+    3,
+    2,
+    ({"mode": "upsert", "parameters": {"upsert_keys": ["id"], "when_matched": "ignore"}},),
+    before=4,
+    first=3,
+    landed_ids=(0, 1, 2),
+    written_again=1,
+)
+UPSERT_UPDATES = LanceScenario(
+    "upsert that only updates",
+    3,
+    2,
+    ({"mode": "upsert", "parameters": {"upsert_keys": ["id"], "when_not_matched": "ignore"}},),
+    before=4,
+    first=3,
+    kept_ids=(6,),
+    landed_ids=(3, 4, 5),
+    written_again=1,
+)
+EVERY = [CREATE, APPEND, APPEND_TO_NOTHING, OVERWRITE, MAPPED, UPSERT, UPSERT_INSERTS, UPSERT_UPDATES]

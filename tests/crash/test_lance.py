@@ -1,6 +1,6 @@
 """Writes into Lance datasets, stopped at every single effect they have: killed and run again, or suspended and woken too late.
 
-What ``test_every_effect`` and ``test_zombies`` show of Iceberg tables.
+What ``test_every_effect`` and ``test_zombies`` show of Iceberg tables. Dataset and store are in a folder, and in the fake S3.
 """
 
 from __future__ import annotations
@@ -13,14 +13,51 @@ import time
 import pytest
 from crash.exactly_once import Midway, assert_files_are_known, assert_only_missing_splits_were_written, generations, splits_written
 from crash.lance_once import assert_exactly_once, assert_only_own_files_are_left_over
-from crash.lance_scenarios import APPEND, CREATE, EVERY, MAPPED, OVERWRITE
+from crash.lance_scenarios import APPEND, CREATE, EVERY, MAPPED, OVERWRITE, UPSERT
+from support.lance_world import LanceWorld
 
 pytestmark = pytest.mark.crash
 
 #: How a zombie may end: it finished, or it was told that its work is not wanted any more.
 HARMLESS = {None, "DiscardedError", "RestartRefusedError"}
 
+#: How far the newer generation is, in effects from its beginning or its end.
+NEWER_AT = {"begun": 3, "half-way": 20, "nearly done": -5}
+
 CHANGED = {"marked": True, "on_change": "restart"}
+
+#: On S3 a write takes several times as long: a few are stopped at every effect there, or all if the environment says so.
+ALL_ON_S3 = bool(os.environ.get("CRASH_ALL_ON_S3"))
+
+
+class Place:
+    """Where worlds are: in folders, or with dataset and store in a bucket.
+
+    ``step`` is by how many seconds each try is given more than the one before, where the clock decides.
+    """
+
+    def __init__(self, folder, bucket=None):
+        self._folder, self._bucket = folder, bucket
+        self.is_remote = bucket is not None
+        self.step = 0.00006 if bucket is None else 0.0007
+
+    def at(self, *names):
+        """Root of a world of its own."""
+        root, path = self._folder.joinpath(*names), "/".join(names)
+        if self._bucket is not None:
+            LanceWorld(root, self._bucket.uri(f"{path}/orders.lance"), self._bucket.options, self._bucket.uri(f"{path}/store"))
+        return root
+
+
+@pytest.fixture(params=["local", "s3"])
+def place(request, tmp_path):
+    return Place(tmp_path, request.getfixturevalue("s3_bucket") if request.param == "s3" else None)
+
+
+def everywhere(name, values, on_s3):
+    """Each of these values in a folder; and on S3 those of ``on_s3``, or all of them as well."""
+    cases = [("local", value) for value in values] + [("s3", value) for value in (values if ALL_ON_S3 else on_s3)]
+    return pytest.mark.parametrize(("place", name), cases, indirect=["place"], ids=lambda value: getattr(value, "name", None))
 
 
 def stopped(runs, world, scenario, at, how=signal.SIGKILL, writes=()):
@@ -40,11 +77,11 @@ def undisturbed(runs, root, scenario):
     return clean
 
 
-def at_every_effect(clean, scenario, root, check):
+def at_every_effect(clean, scenario, place, check):
     """Call ``check(world, number)`` for each effect in a world of its own; report all that failed together."""
     problems = []
     for number, name in enumerate(clean.effects, 1):
-        world = scenario.world(root / str(number))
+        world = scenario.world(place.at(str(number)))
         try:
             check(world, number)
         except AssertionError as error:
@@ -52,8 +89,8 @@ def at_every_effect(clean, scenario, root, check):
     assert not problems, f"{len(problems)} points failed:\n" + "\n".join(problems) + f"\n\nAll effects:\n{clean.listing()}"
 
 
-@pytest.mark.parametrize("scenario", EVERY, ids=lambda scenario: scenario.name)
-def test_a_write_killed_at_any_effect_and_run_again_is_exactly_once(lance_runs, tmp_path, scenario):
+@everywhere("scenario", EVERY, on_s3=[APPEND, UPSERT])
+def test_a_write_killed_at_any_effect_and_run_again_is_exactly_once(lance_runs, place, scenario):
     def check(world, number):
         run = stopped(lance_runs, world, scenario, number)
         assert run.signal == signal.SIGKILL
@@ -70,44 +107,45 @@ def test_a_write_killed_at_any_effect_and_run_again_is_exactly_once(lance_runs, 
             others = {path for path in world.files_on_disk() if generations(world, key)[0].key.hash not in path}
             assert_only_missing_splits_were_written(world, before._replace(files=before.files | others), key)
 
-    clean = undisturbed(lance_runs, tmp_path / "whole", scenario)
-    at_every_effect(clean, scenario, tmp_path, check)
+    clean = undisturbed(lance_runs, place.at("whole"), scenario)
+    at_every_effect(clean, scenario, place, check)
     names = [name.removeprefix("before ") for name in clean.effects]
     for effect in ("create data file of g1/", "write data file of g1/", "close data file of g1/"):
-        assert sum(name.startswith(effect) for name in names) == scenario.files
+        assert sum(name.startswith(effect) for name in names) == scenario.files + scenario.written_again
     assert names.count("commit of the table") == 1
     assert "put g1/commit.json" in names
 
 
-@pytest.mark.parametrize("scenario", [CREATE, APPEND, OVERWRITE], ids=lambda scenario: scenario.name)
-def test_a_write_killed_at_any_moment_in_lances_own_commit_and_run_again_is_exactly_once(lance_runs, tmp_path, scenario):
+@everywhere("scenario", [CREATE, APPEND, OVERWRITE], on_s3=[APPEND])
+def test_a_write_killed_at_any_moment_in_lances_own_commit_and_run_again_is_exactly_once(lance_runs, place, scenario):
     """What Lance does in there is not counted; the clock decides how far it gets."""
-    at = undisturbed(lance_runs, tmp_path / "whole", scenario).effects.index("before commit of the table") + 1
+    at = undisturbed(lance_runs, place.at("whole"), scenario).effects.index("before commit of the table") + 1
     for number in range(20):
-        world = scenario.world(tmp_path / str(number))
+        world = scenario.world(place.at(str(number)))
         run = stopped(lance_runs, world, scenario, at, signal.SIGSTOP)
         os.kill(run.pid, signal.SIGCONT)
-        time.sleep(number * 0.00006)
+        time.sleep(number * place.step)
         os.kill(run.pid, signal.SIGKILL)
         lance_runs.resume(run)
         assert run.signal == signal.SIGKILL or not run.error
         landed = bool(world.own_versions())
         (again,) = lance_runs.run(world, *scenario.writes).result
-        assert again["landed_now"] is not landed
+        # What a killed process has sent may still arrive.
+        assert again["landed_now"] is not landed or (place.is_remote and not landed)
         assert_exactly_once(world, scenario.ids)
 
 
-def test_the_effects_of_an_undisturbed_write_are_the_same_every_time(lance_runs, tmp_path):
-    lists = [undisturbed(lance_runs, tmp_path / str(n), APPEND).effects for n in range(2)]
+def test_the_effects_of_an_undisturbed_write_are_the_same_every_time(lance_runs, place):
+    lists = [undisturbed(lance_runs, place.at(str(n)), APPEND).effects for n in range(2)]
     assert lists[0] == lists[1]
 
 
-@pytest.mark.parametrize("scenario", [APPEND, MAPPED], ids=lambda scenario: scenario.name)
-def test_a_write_killed_twice_at_different_effects_is_exactly_once(lance_runs, tmp_path, scenario):
-    total = len(undisturbed(lance_runs, tmp_path / "whole", scenario).effects)
+@everywhere("scenario", [APPEND, MAPPED], on_s3=[])
+def test_a_write_killed_twice_at_different_effects_is_exactly_once(lance_runs, place, scenario):
+    total = len(undisturbed(lance_runs, place.at("whole"), scenario).effects)
     problems = []
     for first, second in itertools.product(range(3, total, total // 5), range(1, total, total // 4)):
-        world = scenario.world(tmp_path / f"{first}-{second}")
+        world = scenario.world(place.at(f"{first}-{second}"))
         stopped(lance_runs, world, scenario, first)
         midway = {key: Midway.of(world, key) for key in scenario.keys}
         retry = stopped(lance_runs, world, scenario, second)
@@ -122,8 +160,8 @@ def test_a_write_killed_twice_at_different_effects_is_exactly_once(lance_runs, t
     assert not problems, "\n".join(problems)
 
 
-@pytest.mark.parametrize("scenario", EVERY, ids=lambda scenario: scenario.name)
-def test_a_zombie_that_wakes_up_after_its_retry_has_committed_changes_nothing(lance_runs, tmp_path, scenario):
+@everywhere("scenario", EVERY, on_s3=[APPEND])
+def test_a_zombie_that_wakes_up_after_its_retry_has_committed_changes_nothing(lance_runs, place, scenario):
     def check(world, number):
         zombie = stopped(lance_runs, world, scenario, number, signal.SIGSTOP)
         assert lance_runs.run(world, *scenario.writes).result
@@ -133,14 +171,14 @@ def test_a_zombie_that_wakes_up_after_its_retry_has_committed_changes_nothing(la
         assert world.dataset.version == version
         assert_exactly_once(world, scenario.ids, scenario.keys)
 
-    at_every_effect(undisturbed(lance_runs, tmp_path / "whole", scenario), scenario, tmp_path, check)
+    at_every_effect(undisturbed(lance_runs, place.at("whole"), scenario), scenario, place, check)
 
 
-def test_a_zombie_that_is_about_to_commit_meets_its_retry_and_foreign_versions(lance_runs, tmp_path):
+def test_a_zombie_that_is_about_to_commit_meets_its_retry_and_foreign_versions(lance_runs, place):
     """What others wrote meanwhile makes Lance rebase the zombie's commit, and must not make it land beside that of the retry."""
     for scenario in EVERY:
-        effects = undisturbed(lance_runs, tmp_path / scenario.name / "whole", scenario).effects
-        world = scenario.world(tmp_path / scenario.name / "world")
+        effects = undisturbed(lance_runs, place.at(scenario.name, "whole"), scenario).effects
+        world = scenario.world(place.at(scenario.name, "world"))
         zombie = stopped(lance_runs, world, scenario, effects.index("before commit of the table") + 1, signal.SIGSTOP)
         assert zombie.suspended
         assert lance_runs.run(world, *scenario.writes).result
@@ -155,12 +193,12 @@ def test_a_zombie_that_is_about_to_commit_meets_its_retry_and_foreign_versions(l
         assert world.ids() == sorted([*scenario.ids, *foreign, *more])
 
 
-def test_a_commit_that_looked_before_another_began_it_on_a_later_version_lands(lance_runs, tmp_path):
+def test_a_commit_that_looked_before_another_began_it_on_a_later_version_lands(lance_runs, place):
     """The one that is first to bind the group fixes from which version on it is searched; the other saw an earlier one."""
     for scenario in (APPEND, OVERWRITE, MAPPED):
-        effects = undisturbed(lance_runs, tmp_path / scenario.name / "whole", scenario).effects
+        effects = undisturbed(lance_runs, place.at(scenario.name, "whole"), scenario).effects
         binds = [number for number, name in enumerate(effects, 1) if name.endswith("put g1/group.json")]
-        world = scenario.world(tmp_path / scenario.name / "world")
+        world = scenario.world(place.at(scenario.name, "world"))
         early = stopped(lance_runs, world, scenario, binds[0], signal.SIGSTOP)
         foreign = world.foreign_append()
         late = stopped(lance_runs, world, scenario, len(binds), signal.SIGSTOP)
@@ -175,14 +213,14 @@ def test_a_commit_that_looked_before_another_began_it_on_a_later_version_lands(l
         assert len(world.own_versions()) == 1
 
 
-@pytest.mark.parametrize("newer_at", [3, 20, -5], ids=["begun", "half-way", "nearly done"])
-def test_a_zombie_of_a_discarded_generation_never_lands_beside_the_newer_one(lance_runs, tmp_path, newer_at):
+@everywhere("newer_at", NEWER_AT, on_s3=[])
+def test_a_zombie_of_a_discarded_generation_never_lands_beside_the_newer_one(lance_runs, place, newer_at):
     """The commit of generation 1, at every effect of it, against a restart with other code."""
-    effects = undisturbed(lance_runs, tmp_path / "whole", APPEND).effects
-    second = newer_at if newer_at > 0 else len(effects) + newer_at
+    effects = undisturbed(lance_runs, place.at("whole"), APPEND).effects
+    second = NEWER_AT[newer_at] % len(effects)
     problems = []
     for first in range(effects.index("before put g1/group.json"), len(effects) + 1):
-        world = APPEND.world(tmp_path / f"{first}-{second}")
+        world = APPEND.world(place.at(f"{first}-{second}"))
         zombie = stopped(lance_runs, world, APPEND, first, signal.SIGSTOP)
         newer = stopped(lance_runs, world, APPEND, second, signal.SIGSTOP, (CHANGED,))
         try:
@@ -203,8 +241,8 @@ def test_a_zombie_of_a_discarded_generation_never_lands_beside_the_newer_one(lan
     assert not problems, "\n".join(problems)
 
 
-@pytest.mark.parametrize("do", ["stage", "land"])
-def test_a_replacement_killed_at_any_effect_replaces_once(lance_runs, tmp_path, do):
+@everywhere("do", ["stage", "land"], on_s3=["land"])
+def test_a_replacement_killed_at_any_effect_replaces_once(lance_runs, place, do):
     again = {"marked": True, "on_change": "restart", "on_rerun": "replace"}
     land = {"key": "orders", "generation": 2}
 
@@ -214,11 +252,11 @@ def test_a_replacement_killed_at_any_effect_replaces_once(lance_runs, tmp_path, 
         world.commit(world.stage())
         return world, world.foreign_append()
 
-    whole, foreign = committed(tmp_path / "whole")
+    whole, foreign = committed(place.at("whole"))
     effects = {"stage": lance_runs.run(whole, again, do="stage").effects, "land": lance_runs.run(whole, land, do="land").effects}
     problems = []
     for number, name in enumerate(effects[do], 1):
-        world, _ = committed(tmp_path / str(number))
+        world, _ = committed(place.at(str(number)))
         if do == "land":
             assert lance_runs.run(world, again, do="stage").result
         run = lance_runs.run(world, again if do == "stage" else land, do=do, fatal=number)
@@ -241,10 +279,10 @@ def test_a_replacement_killed_at_any_effect_replaces_once(lance_runs, tmp_path, 
     assert not problems, "\n".join(problems)
 
 
-def test_two_attempts_to_create_one_dataset_that_take_turns_make_one(lance_runs, tmp_path):
-    total = len(undisturbed(lance_runs, tmp_path / "whole", CREATE).effects)
+def test_two_attempts_to_create_one_dataset_that_take_turns_make_one(lance_runs, place):
+    total = len(undisturbed(lance_runs, place.at("whole"), CREATE).effects)
     for first, second in itertools.product(range(5, total, 8), range(2, total, 11)):
-        world = CREATE.world(tmp_path / f"{first}-{second}")
+        world = CREATE.world(place.at(f"{first}-{second}"))
         zombie = stopped(lance_runs, world, CREATE, first, signal.SIGSTOP)
         retry = stopped(lance_runs, world, CREATE, second, signal.SIGSTOP)
         for run in (zombie, retry):

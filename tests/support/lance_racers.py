@@ -113,6 +113,28 @@ def append(world: LanceWorld, wait: Callable[[], None], gate: str, start: int, t
     return done
 
 
+def upsert(world: LanceWorld, wait: Callable[[], None], gate: str, start: int, times: int) -> list[list[Any]]:
+    """Lance's own upsert, over and over: the first row and two of the newest are replaced, two are added.
+
+    :param start: its first id; it has ``2 * times + 3`` ids.
+    :returns: id and ``kind`` of each row, as Lance last said that it was written.
+    """
+    import pyarrow as pa
+
+    from support.lance_world import rows
+
+    wait()
+    done: dict[int, str] = {}
+    for number in range(times):
+        kind = f"upsert-{number}"
+        table = pa.concat_tables([rows(start, 1), rows(start + 1 + 2 * number, 4)])
+        table = table.set_column(table.schema.get_field_index("kind"), "kind", pa.array([kind] * len(table)))
+        if _tried(lambda table=table: _upsert(world, table)):
+            done |= dict.fromkeys(table["id"].to_pylist(), kind)
+        time.sleep(0.005)
+    return [[number, kind] for number, kind in done.items()]
+
+
 def delete(world: LanceWorld, wait: Callable[[], None], gate: str, ids: list[int]) -> list[int]:
     """Delete rows one by one; the ids that Lance said were deleted."""
     wait()
@@ -133,6 +155,10 @@ def _append(world: LanceWorld, table: Any) -> None:
     import lance
 
     lance.write_dataset(table, world.uri, mode="append", storage_options=world.options or None)
+
+
+def _upsert(world: LanceWorld, table: Any) -> None:
+    world.dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(table)
 
 
 def _tried(work: Callable[[], Any]) -> bool:
@@ -173,7 +199,7 @@ class _before_the_first_swap:  # noqa: N801 - it reads as what it is
         lance.LanceDataset.commit = staticmethod(self._commit)
 
 
-_WORK = {"land": land, "append": append, "delete": delete, "compact": compact}
+_WORK = {"land": land, "append": append, "upsert": upsert, "delete": delete, "compact": compact}
 
 
 def _main(gate: int) -> None:

@@ -9,6 +9,8 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.checkpoint.documents import Connections
+from airflow_ckpt_provider.checkpoint.location import StorageLocation
+from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.tables.lance.table import LanceTarget
 from airflow_ckpt_provider.tables.summary import GROUP, KEY
 from support.world import World, rows
@@ -41,20 +43,26 @@ class Version(NamedTuple):
 
 
 class LanceWorld(World):
-    """One folder with everything in it; the dataset may be in object storage.
+    """One folder with everything in it; the dataset, and the store, may be in object storage.
 
     :param root: an empty folder, or the one of a world that is there already.
-    :param uri: of the dataset; kept in the folder, with its options, for whoever opens the world later.
+    :param uri: of the dataset; kept in the folder, with what follows, for whoever opens the world later.
+    :param options: of the storage of the dataset, and of the store if that has a URI.
+    :param store: URI of the store.
     """
 
-    def __init__(self, root: Path, uri: str | None = None, options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, root: Path, uri: str | None = None, options: Mapping[str, str] | None = None, store: str | None = None
+    ) -> None:
         super().__init__(root)
         kept = root / "dataset.json"
         if uri is not None:
-            kept.write_text(json.dumps({"uri": uri, "options": dict(options or {})}))
-        found = json.loads(kept.read_text()) if kept.exists() else {"uri": str(root / "orders.lance"), "options": {}}
+            kept.write_text(json.dumps({"uri": uri, "options": dict(options or {}), "store": store}))
+        found = json.loads(kept.read_text()) if kept.exists() else {"uri": str(root / "orders.lance"), "options": {}, "store": None}
         self.uri: str = found["uri"]
         self.options: dict[str, str] = found["options"]
+        if found["store"] is not None:
+            self.store = CheckpointStore.at(found["store"], **self.options)
 
     # -- the dataset, as anybody with the library sees it -----------------------------------------------------------------
 
@@ -120,11 +128,16 @@ class LanceWorld(World):
     # -- files ------------------------------------------------------------------------------------------------------------
 
     def below_data(self) -> set[str]:
-        """What there is in the folder ``data`` of a local dataset, whoever put it there."""
-        return {str(path) for path in (self.root / "orders.lance" / "data").glob("*")}
+        """What there is below ``data`` of the dataset, whoever put it there."""
+        if "://" not in self.uri:
+            return {str(path) for path in (self.root / "orders.lance" / "data").glob("*")}
+        import obstore
+
+        objects = StorageLocation(self.uri, self.options).open()
+        return {f"{self.uri}/{one['path']}" for chunk in obstore.list(objects, "data") for one in chunk}
 
     def files_on_disk(self) -> set[str]:
-        """Files of checkpoints in a local dataset, referenced or not; one that is not finished may be a folder."""
+        """Files of checkpoints in the dataset, referenced or not; one that is not finished may be a folder if it is local."""
         return {path for path in self.below_data() if "/ckpt-" in path}
 
     def referenced_files(self, name: str = "") -> set[str]:

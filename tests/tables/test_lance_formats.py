@@ -11,6 +11,7 @@ import pytest
 from airflow_ckpt_provider.checkpoint.documents import TableBinding
 from airflow_ckpt_provider.sources.lance import LanceSplit
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragment, StagedFragments
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import Sidecar
 from airflow_ckpt_provider.tables.lance.upsert.source import Source
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -32,6 +33,7 @@ STORED = {
     ),
     "lance_split.json": LanceSplit(7, "2026-01-01T12:30:15.250000+00:00", (0, 4)),
     "lance_source.json": Source(("ckpt-a-g1-s000000-b.0-00000.lance",), 3, 24),
+    "lance_sidecar.json": Sidecar(name="_deletions/ckpt-a-g1-smatch0-b.0-matched.arrow", bytes=512, sources=(0, 2)),
     "lance_binding.json": BINDING,
 }
 

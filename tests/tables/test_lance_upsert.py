@@ -4,71 +4,14 @@ from __future__ import annotations
 
 import lance
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.world import World
+from support.lance_upserting import SCHEMA, Place, people
 
 from airflow_ckpt_provider.exceptions import DuplicateKeyError, InvalidInputError, TableMovedError
-from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.spark.attempt import WriteAttempt
-from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.keys import portions
-from airflow_ckpt_provider.tables.lance.table import LanceTarget
 from airflow_ckpt_provider.tables.lance.upsert.source import KEPT
-
-SCHEMA = pa.schema([("id", pa.int64()), ("kind", pa.string()), ("note", pa.string()), ("vector", pa.list_(pa.float32(), 2))])
-
-
-class Place:
-    """A dataset, and upserts into it without Spark."""
-
-    def __init__(self, root):
-        root.mkdir(exist_ok=True)
-        self.world = World(root)
-        self.uri = str(root / "people.lance")
-        self.inputs = 0
-
-    def begin(self, *files, rows_per_file=1000, **options):
-        schema = files[0].schema
-        lance.write_dataset(pa.Table.from_batches([], schema), self.uri, **options)
-        for file in files:
-            lance.write_dataset(file, self.uri, mode="append", max_rows_per_file=rows_per_file)
-
-    def attempt(self, key, files, keys=("id",), **changes):
-        folder = self.world.input / key
-        if not folder.exists():
-            folder.mkdir(parents=True)
-            for number, file in enumerate(files):
-                pq.write_table(file, folder / f"{number}.parquet")
-        source = Files(f"{folder}/*.parquet", max_split_bytes=1)
-        request = self.world.request(key=key, source=source, mode="upsert", parameters={"upsert_keys": list(keys)}, **changes)
-        return WriteAttempt(self.world.store, LanceTarget(self.uri), request)
-
-    def stage(self, key, files, keys=("id",), **changes):
-        attempt = self.attempt(key, files, keys, **changes)
-        while (found := attempt.next_round()) is not None:
-            work = attempt.begin("a test", 1)
-            for split in found.missing:
-                work.run(split, "0")
-        attempt.seal()
-        return attempt
-
-    def commit(self, attempt):
-        (settled,) = groups.commit([attempt.checkpoint], LanceTarget(self.uri))
-        return settled
-
-    def upsert(self, key, files, keys=("id",), **changes):
-        return self.commit(self.stage(key, files, keys, **changes))
-
-    def dataset(self):
-        return lance.dataset(self.uri)
-
-    def rows(self):
-        dataset = self.dataset()
-        dataset.validate()
-        return dataset.to_table().to_pylist()
 
 
 @pytest.fixture
@@ -77,26 +20,14 @@ def place(tmp_path):
     return Place(tmp_path / "place")
 
 
-def table(ids, note, kind="a"):
-    ids = list(ids)
-    return pa.table(
-        {"id": ids, "kind": [kind] * len(ids), "note": [note] * len(ids), "vector": [[float(n or 0), 1.0] for n in ids]},
-        schema=SCHEMA,
-    )
-
-
-def notes(place):
-    return {row["id"]: row["note"] for row in place.rows()}
-
-
 def test_rows_with_the_same_key_are_replaced_and_others_added_in_one_version(place):
-    place.begin(table(range(20), "old"), table(range(20, 40), "old"))
+    place.begin(people(range(20), "old"), people(range(20, 40), "old"))
     before = place.dataset()
-    attempt = place.stage("first", [table(range(15, 25), "new"), table(range(100, 103), "new")])
+    attempt = place.stage("first", [people(range(15, 25), "new"), people(range(100, 103), "new")])
     assert place.dataset().version == before.version
     settled = place.commit(attempt)
     assert settled.commit.snapshot_id == before.version + 1 == place.dataset().version
-    assert notes(place) == {n: "new" if 15 <= n < 25 or n >= 100 else "old" for n in [*range(40), 100, 101, 102]}
+    assert place.notes() == {n: "new" if 15 <= n < 25 or n >= 100 else "old" for n in [*range(40), 100, 101, 102]}
     assert len(place.rows()) == 43
     assert attempt.checkpoint.sealed().counts == {"updated": 10}
     # No file of the dataset was written again.
@@ -105,40 +36,40 @@ def test_rows_with_the_same_key_are_replaced_and_others_added_in_one_version(pla
 
 
 def test_the_same_upsert_again_finds_its_version(place):
-    place.begin(table(range(10), "old"))
-    first = place.upsert("first", [table(range(5), "new")])
-    again = place.upsert("first", [table(range(5), "new")])
+    place.begin(people(range(10), "old"))
+    first = place.upsert("first", [people(range(5), "new")])
+    again = place.upsert("first", [people(range(5), "new")])
     assert (first.landed_now, again.landed_now) == (True, False)
     assert first.commit.snapshot_id == again.commit.snapshot_id
 
 
 def test_a_fragment_whose_every_row_is_replaced_is_gone(place):
-    place.begin(table(range(10), "old"), table(range(10, 20), "old"))
-    place.upsert("all", [table(range(10), "new")])
-    assert notes(place) == {n: "new" if n < 10 else "old" for n in range(20)}
+    place.begin(people(range(10), "old"), people(range(10, 20), "old"))
+    place.upsert("all", [people(range(10), "new")])
+    assert place.notes() == {n: "new" if n < 10 else "old" for n in range(20)}
     assert len(place.rows()) == 20
     assert len([one for one in place.dataset().get_fragments() if one.count_rows()]) == 2
 
 
 def test_several_upserts_in_a_row_and_deletes_in_between_are_those_of_a_dictionary(place):
-    place.begin(table(range(30), "0"))
-    place.upsert("1", [table(range(10, 20), "1")])
+    place.begin(people(range(30), "0"))
+    place.upsert("1", [people(range(10, 20), "1")])
     place.dataset().delete("id in (0, 12, 29)")
-    place.upsert("2", [table([0, 12, 13, 50], "2")])
+    place.upsert("2", [people([0, 12, 13, 50], "2")])
     place.dataset().optimize.compact_files()
-    place.upsert("3", [table([13, 29], "3")])
+    place.upsert("3", [people([13, 29], "3")])
     expected = dict.fromkeys(range(30), "0") | dict.fromkeys(range(10, 20), "1")
     for gone in (0, 12, 29):
         del expected[gone]
-    assert notes(place) == expected | dict.fromkeys([0, 12, 13, 50], "2") | dict.fromkeys([13, 29], "3")
-    assert len(place.rows()) == len(notes(place))
+    assert place.notes() == expected | dict.fromkeys([0, 12, 13, 50], "2") | dict.fromkeys([13, 29], "3")
+    assert len(place.rows()) == len(place.notes())
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["row addresses", "stable row ids"])
 def test_an_index_stays_valid_and_is_not_built_again(place, stable):
-    place.begin(table(range(100), "old"), enable_stable_row_ids=stable)
+    place.begin(people(range(100), "old"), enable_stable_row_ids=stable)
     place.dataset().create_scalar_index("id", "BTREE")
-    place.upsert("first", [table([*range(10), 500], "new")])
+    place.upsert("first", [people([*range(10), 500], "new")])
     dataset = place.dataset()
     for number, note in ((3, "new"), (50, "old"), (500, "new")):
         assert dataset.to_table(filter=f"id = {number}").column("note").to_pylist() == [note]
@@ -163,10 +94,10 @@ def test_keys_of_several_columns_with_nulls(place):
 
 
 def test_a_key_that_is_there_twice_in_the_source_is_refused_with_examples(place):
-    place.begin(table(range(10), "old"))
+    place.begin(people(range(10), "old"))
     with pytest.raises(DuplicateKeyError, match=r"(?s)\(7\): 2 rows"):
-        place.stage("twice", [table([7, 8], "x"), table([7], "y")])
-    assert set(notes(place).values()) == {"old"}
+        place.stage("twice", [people([7, 8], "x"), people([7], "y")])
+    assert set(place.notes().values()) == {"old"}
 
 
 @pytest.mark.parametrize(
@@ -174,24 +105,24 @@ def test_a_key_that_is_there_twice_in_the_source_is_refused_with_examples(place)
     [(["ident"], "does not have"), (["id", "id"], "more than once"), (["vector"], "cannot be one of the upsert_keys")],
 )
 def test_keys_that_cannot_be_are_refused_before_anything_is_stored(place, keys, said):
-    place.begin(table(range(3), "old"))
+    place.begin(people(range(3), "old"))
     with pytest.raises(InvalidInputError, match=said):
-        place.attempt("first", [table([1], "x")], keys)
+        place.attempt("first", [people([1], "x")], keys)
     assert place.world.store.names("") == []
 
 
 CHANGES = {
-    "appended a row with one of the keys": lambda place: lance.write_dataset(table([2, 77], "foreign"), place.uri, mode="append"),
+    "appended a row with one of the keys": lambda place: lance.write_dataset(people([2, 77], "foreign"), place.uri, mode="append"),
     "deleted a row": lambda place: place.dataset().delete("id = 9"),
     "compacted": lambda place: place.dataset().optimize.compact_files(),
-    "replaced everything": lambda place: lance.write_dataset(table([1, 2], "foreign"), place.uri, mode="overwrite"),
+    "replaced everything": lambda place: lance.write_dataset(people([1, 2], "foreign"), place.uri, mode="overwrite"),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_dataset_that_was_changed_after_it_was_matched_is_matched_again(place, change):
-    place.begin(table(range(10), "old"), table(range(10, 20), "old"))
-    files = [table([1, 2, 15, 99], "new")]
+    place.begin(people(range(10), "old"), people(range(10, 20), "old"))
+    files = [people([1, 2, 15, 99], "new")]
     attempt = place.stage("first", files)
     CHANGES[change](place)
     there = {row["id"]: row["note"] for row in place.rows()}
@@ -201,15 +132,15 @@ def test_a_dataset_that_was_changed_after_it_was_matched_is_matched_again(place,
     again = place.stage("first", files)
     assert again.checkpoint.sealed().round == 3
     place.commit(again)
-    assert notes(place) == there | dict.fromkeys([1, 2, 15, 99], "new")
-    assert len(place.rows()) == len(notes(place))
+    assert place.notes() == there | dict.fromkeys([1, 2, 15, 99], "new")
+    assert len(place.rows()) == len(place.notes())
 
 
 def test_only_what_a_change_affects_is_matched_again(place):
-    place.begin(table(range(10), "old"), table(range(10, 20), "old"))
-    files = [table([1, 15], "new")]
+    place.begin(people(range(10), "old"), people(range(10, 20), "old"))
+    files = [people([1, 15], "new")]
     first = place.stage("first", files).checkpoint.staged_ids()
-    lance.write_dataset(table([500], "foreign"), place.uri, mode="append")
+    lance.write_dataset(people([500], "foreign"), place.uri, mode="append")
     again = place.stage("first", files)
     assert len(again.checkpoint.staged_ids() - first) == 1
     place.commit(again)
@@ -217,18 +148,18 @@ def test_only_what_a_change_affects_is_matched_again(place):
 
 
 def test_replacing_a_committed_upsert_takes_its_rows_away_and_adds_the_new_ones(place):
-    place.begin(table(range(10), "old"))
-    place.upsert("first", [table([3, 4, 50], "new")])
-    lance.write_dataset(table([60], "foreign"), place.uri, mode="append")
-    place.upsert("first", [table([3, 4, 50], "new")], on_rerun="replace")
-    assert notes(place) == dict.fromkeys(range(10), "old") | dict.fromkeys([3, 4, 50], "new") | {60: "foreign"}
+    place.begin(people(range(10), "old"))
+    place.upsert("first", [people([3, 4, 50], "new")])
+    lance.write_dataset(people([60], "foreign"), place.uri, mode="append")
+    place.upsert("first", [people([3, 4, 50], "new")], on_rerun="replace")
+    assert place.notes() == dict.fromkeys(range(10), "old") | dict.fromkeys([3, 4, 50], "new") | {60: "foreign"}
     assert len(place.rows()) == 12
 
 
 def test_a_source_without_rows_changes_nothing(place):
-    place.begin(table(range(3), "old"))
+    place.begin(people(range(3), "old"))
     version = place.dataset().version
-    assert place.upsert("nothing", [table([], "x")]).commit.snapshot_id is None
+    assert place.upsert("nothing", [people([], "x")]).commit.snapshot_id is None
     assert place.dataset().version == version
 
 
@@ -244,16 +175,16 @@ def test_upserts_do_what_a_dictionary_does(tmp_path_factory, seed, upserts):
     for ids in seed:
         fresh = [n for n in ids if n not in expected]
         expected |= dict.fromkeys(fresh, "seed")
-        files.append(table(fresh, "seed"))
+        files.append(people(fresh, "seed"))
     place.begin(*files)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(portions, "PORTION_BYTES", 100)
         for number, splits in enumerate(upserts):
             seen, source = set(), []
             for ids in splits:
-                source.append(table([n for n in ids if n not in seen], f"{number}"))
+                source.append(people([n for n in ids if n not in seen], f"{number}"))
                 seen |= set(ids)
             place.upsert(f"{number}", source)
             expected |= dict.fromkeys(seen, f"{number}")
-    assert notes(place) == expected
+    assert place.notes() == expected
     assert len(place.rows()) == len(expected)

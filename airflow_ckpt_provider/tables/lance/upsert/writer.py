@@ -1,4 +1,4 @@
-"""What executors do in an upsert: stage the source, look for duplicates in it, and find what it replaces in a fragment."""
+"""What executors do in an upsert: stage the source, look for duplicates in it, match fragments, drop rows that do not land."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_ckpt_provider.exceptions import TableMovedError
 from airflow_ckpt_provider.tables.lance.deletions import write_deletions
+from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER, Filter
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import write_sidecar
 from airflow_ckpt_provider.tables.lance.upsert.source import SourceKeys, keys_of
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
 from airflow_ckpt_provider.tables.protocol import Written
@@ -15,12 +17,14 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import Split
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Split, StagedFile
+    from airflow_ckpt_provider.tables.keys.index import Positions
     from airflow_ckpt_provider.tables.lance.deletions import Offsets
+    from airflow_ckpt_provider.tables.lance.upsert.sidecar import Sidecar
     from airflow_ckpt_provider.tables.lance.upsert.source import Source
     from airflow_ckpt_provider.tables.lance.writer import WriterFacts
 
-#: Tasks of the table's own splits.
+#: Tasks of the table's own splits, besides ``FILTER``.
 MATCH, UNIQUE = "match", "unique"
 
 #: Rows of a fragment whose keys are searched at once.
@@ -32,11 +36,22 @@ class UpsertFacts(NamedTuple):
 
     :param version: the version that is matched; None while the source is staged.
     :param source: what is staged; None until it is.
+    :param update: whether rows of the source land whose key the dataset has.
+    :param insert: whether the others do.
+    :param sidecars: of all fragments, once they are matched, if not all rows of the source land.
     """
 
     keys: tuple[str, ...]
     version: int | None
     source: Source | None
+    update: bool = True
+    insert: bool = True
+    sidecars: tuple[Sidecar, ...] = ()
+
+    @property
+    def all_land(self) -> bool:
+        """Whether all rows of the source land."""
+        return self.update and self.insert
 
 
 class UpsertWriter(LanceWriter):
@@ -47,25 +62,34 @@ class UpsertWriter(LanceWriter):
         self._upsert = upsert
 
     def write(self, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
-        """Stage rows of the source, and how large their keys are."""
+        """Stage rows of the source, and how large their keys are. Files that may not land as they are have names that say so."""
         counted = _Counted(batches, self._upsert.keys)
-        written = super().write(counted, stem)
+        written = super().write(counted, stem if self._upsert.all_land else f"{stem}-source")
         return written._replace(scratch={"key_bytes": counted.bytes}) if written.rows else written
 
     def work(self, split: Split, stem: str) -> Written:
-        """Match a fragment, or look for duplicates in a bucket."""
-        if self._upsert.source is None or self._upsert.version is None:
+        """Match a fragment, look for duplicates in a bucket, or drop those rows of a file of the source that do not land."""
+        upsert = self._upsert
+        if upsert.source is None or upsert.version is None:
             return super().work(split, stem)
-        keys = SourceKeys(self.facts.files, self._upsert.source, self._upsert.keys)
+        if split.task == FILTER:
+            return Filter(LanceWriter(self.facts), upsert.sidecars, matched=upsert.update).work(split, stem)
+        keys = SourceKeys(self.facts.files, upsert.source, upsert.keys)
         if split.task == UNIQUE:
             keys.require_unique(int(split.read["bucket"]))  # type: ignore[call-overload]
             return Written(0, 0, (), None)
-        return self._match(int(split.read["fragment"]), self._upsert.version, keys, stem)  # type: ignore[call-overload]
+        return self._match(int(split.read["fragment"]), upsert.version, keys, stem)  # type: ignore[call-overload]
+
+    def remove(self, written: Written) -> None:
+        """Remove the files of a split that lost the race to be published, but for one of the source that it took as it is."""
+        source = self._upsert.source
+        taken = frozenset() if source is None else frozenset(self.facts.files.path(name) for name in source.files)
+        super().remove(written._replace(files=tuple(file for file in written.files if file.path not in taken)))
 
     def _match(self, fragment_id: int, version: int, keys: SourceKeys, stem: str) -> Written:
-        """Which rows of a fragment have a key of the source.
+        """Which rows of a fragment have a key of the source, and which rows of the source those are.
 
-        :returns: with the fragment's description as ``scratch``, if any has.
+        :returns: with the fragment's description, if rows of it are replaced, and the sidecar's, if there is one, as ``scratch``.
         """
         import lance
         import numpy as np
@@ -76,19 +100,33 @@ class UpsertWriter(LanceWriter):
         if fragment is None:
             raise TableMovedError(f"Version {version} of {files.uri} has no fragment {fragment_id}.")
         live, hit = (np.zeros(fragment.physical_rows, dtype=np.bool_) for _ in range(2))
+        sources: list[Positions] = []
+        rows: list[Positions] = []
         for portion in keys.source.portions():
             loaded = keys.kept(portion)
+            known = np.zeros(len(loaded.known), dtype=np.bool_)
             for offsets, columns, hashed in _rows(fragment, self._upsert.keys):
                 live[offsets] = True
                 own = np.flatnonzero(portion.holds(hashed, keys.source.buckets))
                 found = loaded.known.find([column.take(own) for column in columns], hashed[own])
                 hit[offsets[own[found >= 0]]] = True
-        matched = int(np.count_nonzero(hit))
-        if not matched:
+                known[found[found >= 0]] = True
+            sources.append(loaded.source[known])
+            rows.append(loaded.row[known])
+        if not hit.any():
             return Written(0, 0, (), None)
-        deleted: Offsets = np.flatnonzero(hit | ~live).astype(np.uint32)
-        described, file = write_deletions(files, fragment.metadata, version, deleted, stem)
-        return Written(0, file.bytes, (file,), None, counts={"updated": matched}, scratch={"fragment": described})
+        written: list[StagedFile] = []
+        scratch: JsonObject = {}
+        if self._upsert.update:
+            deleted: Offsets = np.flatnonzero(hit | ~live).astype(np.uint32)
+            scratch["fragment"], file = write_deletions(files, fragment.metadata, version, deleted, stem)
+            written.append(file)
+        if not self._upsert.all_land:
+            sidecar, file = write_sidecar(files, np.concatenate(sources), np.concatenate(rows), stem)
+            scratch["sidecar"] = sidecar.to_json()
+            written.append(file)
+        counts = {"updated": int(np.count_nonzero(hit))} if self._upsert.update else {}
+        return Written(0, sum(file.bytes for file in written), tuple(written), None, counts=counts, scratch=scratch)
 
 
 class _Counted:

@@ -1,0 +1,131 @@
+"""Sidecars: which rows of the staged source have a key that a fragment of the dataset has.
+
+Written only where what becomes of a row of the source depends on that. An Arrow file of row numbers, beside the deletion files,
+where Lance's clean-up knows files of this kind; each of its batches is about one file of the source, and the file says which.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_ckpt_provider.checkpoint.documents import Part
+from airflow_ckpt_provider.checkpoint.location import StorageLocation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy as np
+    import numpy.typing as npt
+    from obstore.store import ObjectStore
+
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, StagedFile
+    from airflow_ckpt_provider.tables.keys.index import Positions
+    from airflow_ckpt_provider.tables.lance.files import DatasetFiles
+
+    Mask = npt.NDArray[np.bool_]
+
+#: Name under which a sidecar says which file of the source each of its batches is about.
+_SOURCES = b"sources"
+
+#: Files of the source that a record names; if more are concerned, it names none, and the sidecar has to be looked into.
+_NAMED = 16
+
+#: Sidecars that are read at the same time.
+_READS = 16
+
+
+class Sidecar(Part, frozen=True, kw_only=True):
+    """One sidecar.
+
+    :param name: below the dataset's root.
+    :param sources: numbers of the files of the source that it is about; empty if these are many.
+    """
+
+    name: str
+    bytes: int
+    sources: tuple[int, ...] = ()
+
+    def to_json(self) -> JsonObject:
+        """As stored in a staged record, and in the plans of later rounds."""
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_json(cls, value: Any) -> Sidecar:  # noqa: ANN401 - JSON
+        """As read from there."""
+        return msgspec.convert(value, cls)
+
+    def may_concern(self, source: int) -> bool:
+        """Whether it can name rows of this file of the source."""
+        return not self.sources or source in self.sources
+
+
+def write_sidecar(files: DatasetFiles, sources: Positions, rows: Positions, stem: str) -> tuple[Sidecar, StagedFile]:
+    """Write which rows of the source were found.
+
+    :param sources: the number of its file, for each row.
+    :param rows: its number in that file.
+    :returns: the sidecar's record, and the file.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    order = np.lexsort((rows, sources))
+    numbers, starts = np.unique(sources[order], return_index=True)
+    named: list[int] = numbers.tolist()
+    schema = pa.schema([pa.field("row", pa.uint32(), nullable=False)], {_SOURCES: msgspec.json.encode(named)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        for part in np.split(rows[order].astype(np.uint32), starts[1:]):
+            writer.write_batch(pa.record_batch([pa.array(part)], schema=schema))
+    name = f"_deletions/{stem}-matched.arrow"
+    file = files.put(name, sink.getvalue().to_pybytes())
+    return Sidecar(name=name, bytes=file.bytes, sources=tuple(named) if len(named) <= _NAMED else ()), file
+
+
+def matched_rows(files: DatasetFiles, sidecars: Iterable[Sidecar], source: int, rows: int) -> Mask:
+    """Which rows of one file of the source any of the sidecars names.
+
+    :param rows: number of its rows.
+    """
+    import numpy as np
+
+    matched = np.zeros(rows, dtype=np.bool_)
+    store = StorageLocation(files.uri, files.options).open()
+
+    def mark(sidecar: Sidecar) -> None:
+        for part in _read(store, sidecar, source):
+            matched[part] = True
+
+    with ThreadPoolExecutor(_READS) as pool:
+        list(pool.map(mark, (sidecar for sidecar in sidecars if sidecar.may_concern(source))))
+    return matched
+
+
+def _read(store: ObjectStore, sidecar: Sidecar, source: int) -> list[Any]:
+    """Rows of this file of the source; of the sidecar no more is read than that takes."""
+    import pyarrow as pa
+
+    with pa.PythonFile(_Opened(store, sidecar), mode="r") as opened, pa.ipc.open_file(opened) as file:
+        sources = msgspec.json.decode(file.schema.metadata[_SOURCES], type=list[int])
+        return [file.get_batch(number).column("row").to_numpy() for number, own in enumerate(sources) if own == source]
+
+
+class _Opened:
+    """A sidecar as Arrow opens files: obstore's reader does not say whether it is closed."""
+
+    closed = False
+
+    def __init__(self, store: ObjectStore, sidecar: Sidecar) -> None:
+        import obstore
+
+        self._reader = obstore.open_reader(store, sidecar.name, size=sidecar.bytes)
+        self.seek, self.tell = self._reader.seek, self._reader.tell
+
+    def read(self, size: int) -> bytes:
+        return bytes(self._reader.read(size))
+
+    def close(self) -> None:
+        self._reader.close()
