@@ -103,7 +103,8 @@ def _bytes_of(fragment: Any, fields: frozenset[int]) -> int:  # noqa: ANN401 - a
 
 def _split(rows: Rows, size: int) -> Split:
     facts = msgspec.json.encode([rows.of, rows.start, rows.stop])
-    return Split(id=f"rows-{rows.fragment:06d}-{hashlib.sha256(facts).hexdigest()[:16]}", bytes=size, read=rows.to_json())
+    name = f"rows_{rows.fragment:06d}_{rows.start:08d}_{hashlib.sha256(facts).hexdigest()[:16]}"
+    return Split(id=name, bytes=size, read=rows.to_json())
 
 
 def read_rows(dataset: LanceDataset, rows: Rows, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -76,6 +76,13 @@ def land(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return _settled(groups.commit(found, world.target()))
 
 
+def columns(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add columns to a Lance dataset: a whole DAG run."""
+    from support.columns import add_columns
+
+    return _settled([add_columns(world, rows_per_split=4) for _ in writes])
+
+
 def append(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What another writer does, who knows nothing of checkpoints: pyiceberg's own append."""
     schema = world.table().schema().as_arrow()
@@ -89,6 +96,7 @@ _WORK: dict[str, Callable[[World, list[dict[str, Any]]], list[dict[str, Any]]]] 
     "stage": stage,
     "land": land,
     "append": append,
+    "columns": columns,
 }
 
 

@@ -360,3 +360,58 @@ def test_parsing_a_dag_imports_neither_spark_nor_lance():
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]", done.stdout
+
+
+def test_columns_that_are_added_survive_a_failed_try_and_land_in_one_version(dag_world, run_dag, tmp_path, uri):
+    lance.write_dataset(rows(0, 300), uri, mode="append", max_rows_per_file=100)
+    broken_once, stored = tmp_path / "broken_once", tmp_path / "store"
+
+    def doubled_but_fails_once(batch):
+        if batch["id"][0].as_py() == 200 and not broken_once.exists():
+            broken_once.touch()
+            end = time.monotonic() + 30
+            while not any(stored.rglob("staged/*")) and time.monotonic() < end:
+                time.sleep(0.05)
+            raise ValueError("no luck today")
+        return pa.record_batch({"doubled": pa.array([2 * number for number in batch["id"].to_pylist()])})
+
+    with DAG("lance_columns", schedule=None, start_date=start()) as dag:
+        added = CheckpointedLanceWriteOperator(
+            task_id="stage",
+            uri=uri,
+            mode="add_columns",
+            read_columns="id",
+            rows_per_split=50,
+            transform=doubled_but_fails_once,
+            retries=1,
+            retry_delay=timedelta(0),
+        )
+        checked = commit_of(added, checks=["SELECT count(*) = 300 AND min(doubled) = 0 FROM staged"])
+        chain(added, checked, arrived(added))
+    run = run_dag(dag)
+
+    assert task_states(run) == {"stage": "success", "commit": "success", "arrived": "success"}
+    reference = returned(run, "stage")
+    # Six ranges, and three fragments that are each joined of two.
+    assert (reference["splits"]["total"], reference["rows"], reference["mode"]) == (9, 300, "add_columns")
+    assert reference["splits"]["recovered"] >= 1
+    assert returned(run, "commit")["commit"]["landed_now"]
+    assert versions(uri) == [1, 2, 3]
+    assert all(row["doubled"] == 2 * row["id"] for row in lance.dataset(uri).to_table().to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": "/in/*.parquet"}, "takes no source"),
+        ({"transform": None}, "needs a transform"),
+        ({"read_columns": None}, "needs read_columns"),
+        ({"rows_per_split": 0}, "rows_per_split=0 is not a number from 1"),
+        ({"mode": "append"}, "source=None is neither"),
+        ({"mode": "append", "source": "/in/*.parquet"}, "read_columns belongs to mode='add_columns'"),
+    ],
+)
+def test_columns_that_cannot_be_added_are_refused_when_the_dag_is_parsed(uri, changes, message):
+    facts = {"task_id": "stage", "uri": uri, "mode": "add_columns", "read_columns": ["id"], "transform": len}
+    with pytest.raises(InvalidInputError, match=message):
+        CheckpointedLanceWriteOperator(**(facts | changes))

@@ -9,6 +9,7 @@ import os
 
 import pyarrow.parquet as pq
 import pytest
+from support.columns import computed, stage_columns
 from support.lance_racers import START, SWAP, Racers
 from support.lance_world import LanceWorld, expected
 from support.world import rows
@@ -135,6 +136,18 @@ def stage_keys(world, number):
         folder.mkdir()
         pq.write_table(rows(n * 10, 10), folder / "0.parquet")
         world.stage(world.request(f"key-{n}", source=Files(f"{folder}/*.parquet")))
+
+
+@pytest.mark.parametrize("gate", [START, SWAP])
+def test_eight_processes_that_add_the_same_columns_add_them_once(worlds, racers, gate):
+    for world in worlds:
+        ids = world.create_dataset(count=9, max_rows_per_file=4)
+        checkpoint = stage_columns(world, rows_per_split=2).checkpoint
+        found = [one for (one,) in racers.race(world, [{"do": "land", "keys": [member(checkpoint)]}] * RACERS, gate)]
+        assert [version.number for version in world.own_versions()] == [2]
+        assert {version for version, _ in found} == {2}
+        assert [landed_now for _, landed_now in found].count(True) == 1
+        assert computed(world) == world.ids() == ids
 
 
 @pytest.mark.parametrize("gate", [START, SWAP])

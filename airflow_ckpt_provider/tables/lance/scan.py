@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
 
-#: Rows of a batch.
-_BATCH_ROWS = 8192
+#: Rows, and about the bytes, that are read at once, whichever is less: Lance reads ahead as far as it is let.
+_RANGE_ROWS, _RANGE_BYTES = 65_536, 16 << 20
 
 
 class DataFile(Part, frozen=True):
@@ -47,5 +47,8 @@ class FileScan:
 
         session = LanceFileSession(self._files.address, storage_options=self._files.storage_options)
         reader = session.open_reader(f"data/{file.name}", columns=self.schema.names)
-        for batch in reader.read_all(batch_size=_BATCH_ROWS).to_batches():
-            yield batch.select(self.schema.names)
+        rows = reader.num_rows()
+        size = max(1, min(_RANGE_ROWS, _RANGE_BYTES * rows // max(1, file.bytes)))
+        for first in range(0, rows, size):
+            for batch in reader.read_range(first, min(size, rows - first), batch_size=size).to_batches():
+                yield batch.select(self.schema.names)

@@ -189,7 +189,7 @@ def _joins(dataset: LanceDataset, fields: frozenset[int], ranges: Iterable[Split
         facts = hashlib.sha256(msgspec.json.encode([of, read])).hexdigest()[:16]
         joins.append(
             Split(
-                id=f"{JOIN}-{fragment.id:06d}-{facts}",
+                id=f"{JOIN}_{fragment.id:06d}_{facts}",
                 bytes=sum(part.bytes for part in own),
                 read={"of": of, "rows": fragment.physical_rows, "parts": read},
                 task=JOIN,
