@@ -193,8 +193,8 @@ class Staged(Document, frozen=True, kw_only=True, tag="staged"):
     :param rows: rows that the transform produced, counted while they passed.
     :param bytes: bytes of the data files.
     :param manifest: the table format's own record of the files; None if the split has no rows.
-    :param replaces: data files whose place this split's files take: of the table, which the commit removes; or staged ones, which do
-        not land.
+    :param replaces: data files whose place this split's files take: of the table, which the commit removes, or staged ones, which
+        do not land.
     :param counts: what became of the rows, for modes that distinguish: ``inserted``, ``updated``, ``unchanged``, ``ignored``.
     :param scratch: the table format's own record of files that later rounds read and that never become part of the table.
     """
