@@ -14,14 +14,14 @@ from benchmarks.stage import session
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
-SECTIONS = "abcdefghijklm"
+SECTIONS = "abcdefghijklmn"
 
 
 def main() -> int:
     """Run the command; the exit status is 1 if a target was missed."""
     options = _options()
     options.cache.mkdir(parents=True, exist_ok=True)
-    wanted = {options.scale, options.large_scale} if set("abcdjk") & set(options.only) else set()
+    wanted = {options.scale, options.large_scale} if set("abcdjkn") & set(options.only) else set()
     files = {one: lineitem(options.cache, one) for one in sorted(wanted)}
     report = Report("python -m benchmarks" + "".join(f" {word}" for word in sys.argv[1:]))
     _with_spark(options, files, report)
@@ -79,6 +79,10 @@ def _on_lance(options: argparse.Namespace, files: dict[float, Path], report: Rep
     if "m" in only:
         report.begin("(m) the commit of many fragments")
         report.add(lance.commit(cache, options.repeats), lance.NOTES["m"])
+    if "n" in only:
+        report.begin("(n) what checkpointing costs on Lance")
+        data = files[options.scale]
+        report.add(lance.checkpointing(cache, data, options.scale, options.repeats), lance.NOTES["n"])
 
 
 def _with_spark(options: argparse.Namespace, files: dict[float, Path], report: Report) -> None:

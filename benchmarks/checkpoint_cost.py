@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from pyiceberg.table.locations import load_location_provider
 
@@ -16,12 +16,17 @@ from benchmarks.report import Line, spread
 from benchmarks.stage import place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     import pyarrow as pa
 
+    from airflow_ckpt_provider.tables.protocol import Table as AnyTable
     from airflow_ckpt_provider.tables.protocol import Writer
+    from benchmarks.stage import Place
+
+    #: Writes rows, to files whose names begin so.
+    Plain: TypeAlias = Callable[[Iterable[pa.RecordBatch], str], object]
 
 NOTE = (
     "(b) One process, no Spark, split by split, the side that goes first alternating. With: opening the checkpoint, header, pinned "
@@ -65,57 +70,82 @@ class _Clock:
         self.wall += time.perf_counter()
 
 
+class Paired(NamedTuple):
+    """CPU seconds with and without, and the extra wall time, of each run."""
+
+    with_: list[float]
+    without: list[float]
+    wall: list[float]
+    splits: int
+
+    @property
+    def extra(self) -> float:
+        """The median share that is spent besides."""
+        return statistics.median(mine / other - 1 for mine, other in zip(self.with_, self.without, strict=True))
+
+
 def measure(cache: Path, data: Path, scale: float, repeats: int) -> list[Line]:
     """One line: the extra time of checkpointing."""
-    source = Files(str(data), max_split_bytes=SPLIT_BYTES)
-    with_, without, walls = [], [], []
-    rows = rows_of(data)
-    splits = 0
     with place(cache) as here:
         here.create_table("lineitem", SCHEMA)
-        for number in range(_RUNS_PER_REPEAT * repeats + 1):
-            ours, other = _Clock(), _Clock()
-            with ours:
-                attempt = here.attempt(here.key(), source, "lineitem")
-                found = attempt.next_round()
-                missing = found.missing if found else []
-                work = attempt.begin("benchmark", 1)
-            with other:
-                source.plan({})
-                reader = source.reader({})
-            plain = _plain(work.writer)
-            splits = len(missing)
-            for turn, split in enumerate(missing):
-                for is_ours in (True, False) if (turn + number) % 2 else (False, True):
-                    if is_ours:
-                        with ours:
-                            work.run(split, "0")
-                    else:
-                        with other:
-                            plain.write_files(reader.read(split, plain.schema), f"plain-{split.id}")
-            with ours:
-                seal = attempt.seal()
-            if seal.rows != rows:
-                raise RuntimeError(f"{seal.rows} rows were staged, not {rows}.")
-            here.clear()
-            if number:
-                with_.append(ours.cpu)
-                without.append(other.cpu)
-                walls.append(ours.wall / other.wall - 1)
-    extra = [mine / theirs - 1 for mine, theirs in zip(with_, without, strict=True)]
-    return [
-        Line(
-            f"(b) extra CPU time of checkpointing, scale {scale:g}, {splits} splits",
-            f"{statistics.median(with_):.2f} s with",
-            f"{statistics.median(without):.2f} s without (wall: {spread([100 * w for w in walls], 1)} %)",
-            statistics.median(extra),
-            0.03,
-            unit="%",
-        )
-    ]
+        found = paired(here, lambda: here.target("lineitem"), data, _plain, repeats)
+    return [line(f"(b) extra CPU time of checkpointing, scale {scale:g}", found)]
 
 
-def _plain(writer: Writer) -> PlainWriter:
+def line(what: str, found: Paired) -> Line:
+    """What was found as a line of the report."""
+    return Line(
+        f"{what}, {found.splits} splits",
+        f"{statistics.median(found.with_):.2f} s with",
+        f"{statistics.median(found.without):.2f} s without (wall: {spread([100 * wall for wall in found.wall], 1)} %)",
+        found.extra,
+        0.03,
+        unit="%",
+    )
+
+
+def paired(here: Place, target: Callable[[], AnyTable], data: Path, plain_of: Callable[[Writer], Plain], repeats: int) -> Paired:
+    """Both sides, split by split, over and over.
+
+    :param target: the table to write to, before each run.
+    :param plain_of: writes the rows of a split, and nothing else, with what the checkpointed writer knows.
+    """
+    source = Files(str(data), max_split_bytes=SPLIT_BYTES)
+    found, rows = Paired([], [], [], 0), rows_of(data)
+    for number in range(_RUNS_PER_REPEAT * repeats + 1):
+        table = target()
+        ours, other = _Clock(), _Clock()
+        with ours:
+            attempt = here.attempt(here.key(), source, table)
+            first = attempt.next_round()
+            missing = first.missing if first else []
+            work = attempt.begin("benchmark", 1)
+        with other:
+            source.plan({})
+            reader = source.reader({})
+        plain = plain_of(work.writer)
+        found = found._replace(splits=len(missing))
+        for turn, split in enumerate(missing):
+            for is_ours in (True, False) if (turn + number) % 2 else (False, True):
+                if is_ours:
+                    with ours:
+                        work.run(split, "0")
+                else:
+                    with other:
+                        plain(reader.read(split, work.writer.schema), f"plain-{split.id}")
+        with ours:
+            seal = attempt.seal()
+        if seal.rows != rows:
+            raise RuntimeError(f"{seal.rows} rows were staged, not {rows}.")
+        here.clear()
+        if number:
+            found.with_.append(ours.cpu)
+            found.without.append(other.cpu)
+            found.wall.append(ours.wall / other.wall - 1)
+    return found
+
+
+def _plain(writer: Writer) -> Plain:
     if not isinstance(writer, IcebergWriter):
         raise TypeError("An append has a plain writer.")
-    return PlainWriter(writer.facts)
+    return PlainWriter(writer.facts).write_files

@@ -1,11 +1,11 @@
-"""(k)-(m) Lance: an append beside Lance's own writer, an upsert beside ``merge_insert``, and the commit of many fragments."""
+"""(k)-(n) Lance: an append beside Lance's own writer, an upsert beside ``merge_insert``, the commit of many fragments, the cost."""
 
 from __future__ import annotations
 
 import statistics
 from typing import TYPE_CHECKING
 
-from benchmarks import child
+from benchmarks import checkpoint_cost, child
 from benchmarks.lineitem import rows_of
 from benchmarks.report import Line, spread
 from benchmarks.stage import MASTER, place
@@ -26,6 +26,10 @@ NOTES = {
     "m": (
         "(m) Copies of one small file, 100 in each split, committed right after the stage; beside it `LanceDataset.commit` of an "
         "`Append` of the same fragments, whose descriptions were made before."
+    ),
+    "n": (
+        "(n) As (b): one process, no Spark, split by split, the side that goes first alternating. Without: listing, reading and "
+        "writing the same splits with the same reader and the same Lance file writer, and nothing that is remembered."
     ),
 }
 
@@ -98,3 +102,11 @@ def commit(cache: Path, repeats: int) -> list[Line]:
             ratio=statistics.median(ours) / statistics.median(theirs),
         )
     ]
+
+
+def checkpointing(cache: Path, data: Path, scale: float, repeats: int) -> list[Line]:
+    """(n)"""
+    with place(cache) as here:
+        outcome = child.run("lance_sides:checkpointed", root=str(here.root), data=str(data), repeats=repeats)
+        found = checkpoint_cost.Paired(**{name: outcome[name] for name in checkpoint_cost.Paired._fields})
+    return [checkpoint_cost.line(f"(n) Lance: extra CPU time of checkpointing, scale {scale:g}", found)]

@@ -22,6 +22,7 @@ from airflow_ckpt_provider.tables.lance.fragments import StagedFragment, StagedF
 from airflow_ckpt_provider.tables.lance.table import LanceTarget
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
 from airflow_ckpt_provider.tables.protocol import Written
+from benchmarks.checkpoint_cost import paired
 from benchmarks.processes import cpu_seconds
 from benchmarks.stage import Place, session, stage_on_spark
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from airflow_ckpt_provider.tables.lance.writer import WriterFacts
+    from airflow_ckpt_provider.tables.protocol import Writer
+    from benchmarks.checkpoint_cost import Plain
 
 _KEY = IdempotenceKey("upsert")
 
@@ -61,6 +64,25 @@ def write_dataset(root: str, data: str) -> dict[str, Any]:
     before = cpu_seconds()
     lance.write_dataset(rows, f"{root}/theirs.lance")
     return {"cpu": cpu_seconds() - before}
+
+
+def checkpointed(root: str, data: str, repeats: int) -> dict[str, Any]:
+    """Both sides of the cost of checkpointing."""
+    here = Place(Path(root))
+    uris: list[str] = []
+
+    def target() -> LanceTarget:
+        if uris:
+            shutil.rmtree(uris[-1])
+        uris.append(_empty(root, f"paired-{len(uris)}", data))
+        return LanceTarget(uris[-1])
+
+    def plain(writer: Writer) -> Plain:
+        if not isinstance(writer, LanceWriter):
+            raise TypeError("An append has a plain writer.")
+        return LanceWriter(writer.facts).write
+
+    return paired(here, target, Path(data), plain, repeats)._asdict()
 
 
 def prepare_upsert(root: str) -> dict[str, Any]:

@@ -36,14 +36,14 @@ class StorageLocation:
 
     :param uri: for instance ``file:///data/store`` or ``s3://bucket/prefix``; a plain absolute path is a local one.
     :param options: credentials and settings in obstore's names, such as ``access_key_id`` or ``endpoint``. Never stored.
-    :raises InvalidInputError: if the URI carries credentials, has an unknown scheme, or is a relative path.
+    :raises InvalidInputError: if the URI carries credentials, has an unknown scheme, is a relative path, or would lose its end.
     """
 
     uri: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "uri", normal_uri(self.uri))
+        object.__setattr__(self, "uri", whole_uri(self.uri))
 
     @property
     def scheme(self) -> str:
@@ -98,6 +98,20 @@ def normal_uri(text: str) -> str:
     if parts.scheme == "file" and parts.netloc:
         raise InvalidInputError(f"{text!r} has a host, {parts.netloc!r}. A local path has three slashes: file:///{parts.netloc}...")
     return text
+
+
+def whole_uri(text: str) -> str:
+    """The same of a place that is opened, where a part of the name would be taken for a query or a fragment and left out.
+
+    :raises InvalidInputError: for that too.
+    """
+    uri = normal_uri(text)
+    if not uri.startswith("file://") and ("#" in uri or "?" in uri):
+        raise InvalidInputError(
+            f"{text!r} holds '#' or '?', and object storage would leave out what follows: two such names would be one place. "
+            "Choose a name without them."
+        )
+    return uri
 
 
 def refuse_credentials(uri: str) -> None:

@@ -8,7 +8,9 @@ from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.hooks.checkpoint import storage_options
 from airflow_ckpt_provider.operators.modes import LANCE, parameters_in, parameters_of, require_transform, require_usable
 from airflow_ckpt_provider.operators.stage import CheckpointedWriteOperator
+from airflow_ckpt_provider.scan.lance import dataset_uri
 from airflow_ckpt_provider.sources.lance_rows import ROWS_PER_SPLIT, DatasetRows
+from airflow_ckpt_provider.spark.attempt import require_shared_dataset
 from airflow_ckpt_provider.tables.lance.table import LanceTarget
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
     from airflow_ckpt_provider.sources import Source
+    from airflow_ckpt_provider.spark.session import SparkTarget
 
 Mode = Literal["create", "append", "overwrite", "upsert", "add_columns"]
 
@@ -128,6 +131,9 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
             return super()._source()
         found: Any = self._parameters()
         return DatasetRows(self.uri, found["read_columns"], found.get("rows_per_split", ROWS_PER_SPLIT), self.lance_conn_id)
+
+    def _require_shared_table(self, target: SparkTarget) -> None:
+        require_shared_dataset(dataset_uri(self.uri), target)
 
     def _target(self) -> LanceTarget:
         return LanceTarget(self.uri, storage_options(self.lance_conn_id))

@@ -103,6 +103,9 @@ class CheckpointedWriteOperator(BaseOperator):
             raise InvalidInputError(f"The task {self.task_id!r} has no source.")
         return Files(self.source) if isinstance(self.source, str) else self.source
 
+    def _require_shared_table(self, target: SparkTarget) -> None:
+        """Refuse a table that executors are known not to see."""
+
     def prepare_for_execution(self) -> CheckpointedWriteOperator:
         """Copy for one execution, with a source of its own, because its templates are rendered in place."""
         other = super().prepare_for_execution()
@@ -163,6 +166,7 @@ class CheckpointedWriteOperator(BaseOperator):
         origin = origin_of(context)
         store = CheckpointHook(self.checkpoint_conn_id).get_conn()
         require_shared_store(store, session.target)
+        self._require_shared_table(session.target)
         request = WriteRequest(
             key=key,
             source=source,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_ckpt_provider.checkpoint.location import normal_uri
+from airflow_ckpt_provider.checkpoint.location import whole_uri
 from airflow_ckpt_provider.exceptions import InvalidInputError, RetryableError, first_line
 
 if TYPE_CHECKING:
@@ -30,9 +30,10 @@ _SCHEMES = ("file", "s3", "gs", "az")
 def dataset_uri(text: str) -> str:
     """Normal form of a dataset's URI or absolute local path.
 
-    :raises InvalidInputError: if it carries credentials, is a relative path, or has a scheme that Lance does not open.
+    :raises InvalidInputError: if it carries credentials, is a relative path, would lose its end, or has a scheme that Lance does
+        not open.
     """
-    uri = normal_uri(text).rstrip("/")
+    uri = whole_uri(text).rstrip("/")
     scheme, _, rest = uri.partition("://")
     scheme = "s3" if scheme == "s3a" else scheme
     if scheme not in _SCHEMES:

@@ -206,9 +206,20 @@ def require_shared_store(store: CheckpointStore, target: SparkTarget) -> None:
 
     :raises InvalidInputError: saying what to use instead.
     """
-    scheme = store.location.scheme
-    if scheme == "memory" or (store.location.is_local and not target.on_this_machine):
+    if store.location.scheme == "memory" or (store.location.is_local and not target.on_this_machine):
         raise InvalidInputError(
             f"The checkpoint store {store.uri} is on this machine only, but the stage runs on {target.name}, whose executors "
             "cannot see it. Point the checkpoint connection at object storage (s3://, gs://, az://)."
+        )
+
+
+def require_shared_dataset(uri: str, target: SparkTarget) -> None:
+    """Refuse a Lance dataset that executors cannot see.
+
+    :raises InvalidInputError: saying what to use instead.
+    """
+    if uri.startswith("file://") and not target.on_this_machine:
+        raise InvalidInputError(
+            f"The Lance dataset {uri} is on this machine only, but the stage runs on {target.name}, whose executors cannot see it "
+            "and would write somewhere else. Put the dataset into object storage (s3://, gs://, az://), or run the stage here."
         )

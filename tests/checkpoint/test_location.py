@@ -106,3 +106,13 @@ def test_options_travel_to_executors_and_are_never_shown():
     location = StorageLocation("s3://bucket/x", {"secret_access_key": SECRET})
     assert pickle.loads(pickle.dumps(location)).options == {"secret_access_key": SECRET}
     assert SECRET not in repr(location)
+
+
+@pytest.mark.parametrize("uri", ["s3://lake/events#1", "gs://lake/events?1", "memory://events#1"])
+def test_a_place_whose_name_would_lose_its_end_is_refused(uri):
+    with pytest.raises(InvalidInputError, match="leave out what follows"):
+        StorageLocation(uri)
+
+
+def test_a_local_name_loses_nothing(tmp_path):
+    assert StorageLocation(f"{tmp_path}/events#1?").path == f"{tmp_path}/events#1?"

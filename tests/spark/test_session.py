@@ -13,7 +13,7 @@ from support.stages import prepare
 
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import InvalidInputError
-from airflow_ckpt_provider.spark.attempt import require_shared_store
+from airflow_ckpt_provider.spark.attempt import require_shared_dataset, require_shared_store
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session, target_of
 
 if TYPE_CHECKING:
@@ -122,9 +122,13 @@ import sys
 from pyspark.sql import SparkSession
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
 
-before = dict(os.environ)
+def environment():
+    # What PySpark itself sets for its workers stays.
+    return {key: value for key, value in os.environ.items() if key not in {"SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"}}
+
+before = environment()
 with spark_session(SparkTarget("local[2]"), "own") as spark:
-    assert dict(os.environ) == before
+    assert environment() == before
     assert spark.sparkContext.pythonExec == sys.executable
     assert spark.conf.get("spark.app.name") == "own"
     with spark_session(SparkTarget("local[1]"), "inner") as inner:
@@ -137,7 +141,7 @@ os.environ["PYSPARK_PYTHON"] = "/opt/other/python"
 with spark_session(SparkTarget("local[1]"), "python of the variable") as spark:
     assert spark.sparkContext.pythonExec == os.environ["PYSPARK_PYTHON"] == "/opt/other/python"
 del os.environ["PYSPARK_PYTHON"]
-assert dict(os.environ) == before
+assert environment() == before
 print("lived")
 """
 
@@ -180,3 +184,12 @@ def test_a_foreign_session_runs_a_stage_and_goes_on(world):
         with spark_session(SparkTarget("local[2]"), "ours") as spark:
             prepare(spark, world).stage()
         assert users.range(3).count() == 3
+
+
+def test_a_dataset_that_executors_cannot_see_is_refused():
+    require_shared_dataset("file:///lake/x.lance", SparkTarget("local[2]"))
+    require_shared_dataset("s3://lake/x.lance", SparkTarget("spark://elsewhere:7077"))
+    with pytest.raises(
+        InvalidInputError, match=r"file:///lake/x.lance is on this machine only, but the stage runs on Spark spark://elsewhere"
+    ):
+        require_shared_dataset("file:///lake/x.lance", SparkTarget("spark://elsewhere:7077"))
