@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from support.columns import add_columns, computed, stage_columns, ten_times
+from support.lance_types import TYPES
 from support.lance_world import LanceWorld
 from support.world import rows
 
@@ -217,6 +218,28 @@ def test_an_index_stays_and_finds_rows(world):
     assert [index.field_names for index in dataset.describe_indices()] == [["id"]]
     assert dataset.stats.index_stats("id_idx")["num_indexed_rows"] == 100
     assert dataset.to_table(filter="id = 42")["tens"].to_pylist() == [420]
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_column_of_any_type_beside_deleted_rows_and_nulls(tmp_path, name):
+    kind, values, *_ = TYPES[name]
+    world = LanceWorld(tmp_path)
+    lance.write_dataset(rows(0, 12), world.uri, max_rows_per_file=6)
+    world.dataset.delete("id in (0, 4, 11)")
+
+    def value(number):
+        return None if number % 4 == 3 else values[number % 3]
+
+    def made(ids):
+        return pa.array([value(number) for number in ids], kind)
+
+    add_columns(world, function=lambda batch: pa.record_batch({"new": made(batch["id"].to_pylist())}), rows_per_split=3)
+    found = world.dataset.to_table(columns=["id", "new"])
+    world.dataset.validate()
+    assert found["id"].to_pylist() == [1, 2, 3, 5, 6, 7, 8, 9, 10]
+    # Lance gives back some types in another layout.
+    expected = made(found["id"].to_pylist())
+    assert found["new"].to_pylist() == pa.chunked_array([expected]).cast(found["new"].type).to_pylist()
 
 
 def minus(batch):
