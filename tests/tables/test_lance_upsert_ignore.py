@@ -14,9 +14,9 @@ from airflow_ckpt_provider.exceptions import DuplicateKeyError, InvalidInputErro
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.tables import presence
 from airflow_ckpt_provider.tables.keys import portions
-from airflow_ckpt_provider.tables.lance import writer
+from airflow_ckpt_provider.tables.lance import scan, writer
 from airflow_ckpt_provider.tables.lance.table import LanceTarget
-from airflow_ckpt_provider.tables.lance.upsert import filtering, sidecar
+from airflow_ckpt_provider.tables.lance.upsert import sidecar
 from airflow_ckpt_provider.tables.lance.upsert.source import KEPT
 from airflow_ckpt_provider.tables.sealed import SealedCheckpoint
 
@@ -369,7 +369,7 @@ def test_upserts_do_what_a_dictionary_does(tmp_path_factory, seed, upserts, many
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(portions, "PORTION_BYTES", 100)
         patch.setattr(writer, "FILE_ROWS", 3)
-        patch.setattr(filtering, "_RANGE_ROWS", 2)
+        patch.setattr(scan, "_RANGE_ROWS", 2)
         patch.setattr(sidecar, "_NAMED", 0 if many else 16)
         for number, (when, splits, deleted) in enumerate(upserts):
             seen, source = {}, []

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
+    from lance.file import LanceFileReader
 
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
 
@@ -43,6 +44,11 @@ class FileScan:
 
     def read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
         """Rows of a file, in their order."""
+        for _, batches in self.ranges(file):
+            yield from batches
+
+    def ranges(self, file: DataFile) -> Iterator[tuple[range, Iterator[pa.RecordBatch]]]:
+        """Numbers of rows that are read at once, and those rows, which are read if they are asked for."""
         from lance.file import LanceFileSession
 
         session = LanceFileSession(self._files.address, storage_options=self._files.storage_options)
@@ -50,5 +56,9 @@ class FileScan:
         rows = reader.num_rows()
         size = max(1, min(_RANGE_ROWS, _RANGE_BYTES * rows // max(1, file.bytes)))
         for first in range(0, rows, size):
-            for batch in reader.read_range(first, min(size, rows - first), batch_size=size).to_batches():
-                yield batch.select(self.schema.names)
+            own = range(first, min(first + size, rows))
+            yield own, self._read(reader, own)
+
+    def _read(self, reader: LanceFileReader, own: range) -> Iterator[pa.RecordBatch]:
+        for batch in reader.read_range(own.start, len(own), batch_size=len(own)).to_batches():
+            yield batch.select(self.schema.names)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_ckpt_provider.checkpoint.documents import Split, StagedFile
 from airflow_ckpt_provider.exceptions import RowCountError
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.scan import DataFile, FileScan
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import matched_rows
 from airflow_ckpt_provider.tables.protocol import Written
 
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 #: Task of the splits that decide which rows of a file of the source land.
 FILTER = "filter"
-
-#: Rows of a file that are read at once, and bytes of it, whichever are fewer.
-_RANGE_ROWS, _RANGE_BYTES = 65_536, 16 << 20
 
 
 def filters_of(records: Sequence[Staged], sidecars: Mapping[str, Sidecar]) -> dict[str, Split]:
@@ -97,18 +95,13 @@ class Filter:
         return written._replace(replaces=replaces, counts=counts)
 
     def _landing(self, files: DatasetFiles, own: StagedFragment, lands: Mask) -> Iterator[pa.RecordBatch]:
-        """The rows that land, a range at a time: a reader of a whole file reads ahead as much as it can get."""
+        """The rows that land."""
         import pyarrow as pa
-        from lance.file import LanceFileSession
 
-        session = LanceFileSession(files.address, storage_options=files.storage_options)
-        reader = session.open_reader(f"data/{own.name}", columns=self._writer.schema.names)
-        size = max(1, min(_RANGE_ROWS, _RANGE_BYTES * own.rows // own.bytes))
-        for first in range(0, own.rows, size):
-            mask = lands[first : first + size]
+        for numbers, batches in FileScan(files, self._writer.schema).ranges(DataFile(own.name, own.bytes)):
+            mask = lands[numbers.start : numbers.stop]
             if mask.any():
-                rows = pa.Table.from_batches(reader.read_range(first, len(mask), batch_size=size).to_batches())
-                yield from rows.filter(pa.array(mask)).to_batches()
+                yield from pa.Table.from_batches(batches).filter(pa.array(mask)).to_batches()
 
 
 def _digest(names: Sequence[str]) -> str:
