@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ckpt_provider.exceptions import InvalidInputError, NotSupportedYetError
 from airflow_ckpt_provider.sources import Source
 from airflow_ckpt_provider.sources.transform import parse_name
+from airflow_ckpt_provider.tables.keys.parameters import CHOICES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,8 +44,6 @@ def parameters_in(taken: Taken) -> tuple[str, ...]:
 
 #: Of one split, whose values are one file.
 _MAX_ROWS = 1 << 20
-
-_CHOICES = {"when_matched": ("update", "ignore"), "when_not_matched": ("insert", "ignore")}
 
 
 def parameters_of(operator: Any, taken: Taken) -> JsonObject:  # noqa: ANN401 - it has all parameters as attributes
@@ -84,8 +83,8 @@ def _plain(name: str, value: object) -> object:
 
 
 def _choice(name: str, value: object) -> object:
-    if value not in _CHOICES[name]:
-        raise InvalidInputError(f"{name}={value!r}: the values are {' and '.join(map(repr, _CHOICES[name]))}.")
+    if value not in CHOICES[name]:
+        raise InvalidInputError(f"{name}={value!r}: the values are {' and '.join(map(repr, CHOICES[name]))}.")
     return value
 
 

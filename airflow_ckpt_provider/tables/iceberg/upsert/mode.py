@@ -14,13 +14,13 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Split
-from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.scan.iceberg import ScanFile
 from airflow_ckpt_provider.tables.iceberg.cover import Paths
 from airflow_ckpt_provider.tables.iceberg.landing import Append, head_id, require_same_files, require_same_schema, table_split
 from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
 from airflow_ckpt_provider.tables.iceberg.upsert.plan import plan_matches
 from airflow_ckpt_provider.tables.iceberg.upsert.writer import UpsertWriter
+from airflow_ckpt_provider.tables.keys.parameters import UpsertParameters
 from airflow_ckpt_provider.tables.keys.portions import buckets_for
 from airflow_ckpt_provider.tables.protocol import Written
 
@@ -42,7 +42,7 @@ MATCH, UNIQUE, INSERT = "match", "unique", "insert"
 _UNKNOWN_BUCKETS = 16
 
 
-class Upsert(Append):
+class Upsert(UpsertParameters, Append):
     """Rows with the keys of staged ones are updated, and the other staged rows inserted.
 
     :param parameters: ``upsert_keys``, ``when_matched`` and ``when_not_matched``.
@@ -101,21 +101,6 @@ class Upsert(Append):
             require_same_files(wanted, _phase(one.plan, MATCH), one.header)
         rewritten = frozenset(path for record in one.staged for path in record.replaces)
         return [*super().removals(table, sealed), *([Paths(rewritten)] if rewritten else [])]
-
-    @property
-    def _keys(self) -> list[str]:
-        keys = self.parameters.get("upsert_keys")
-        if not isinstance(keys, list) or not keys:
-            raise InvalidInputError("mode='upsert' needs upsert_keys: the columns that identify a row.")
-        return keys
-
-    @property
-    def _update(self) -> bool:
-        return self.parameters.get("when_matched", "update") == "update"
-
-    @property
-    def _insert(self) -> bool:
-        return self.parameters.get("when_not_matched", "insert") == "insert"
 
     def _buckets(self, plans: Sequence[Plan]) -> int:
         """Buckets of keys: the same in every round, because the first plan is."""

@@ -10,6 +10,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Split
 from airflow_ckpt_provider.exceptions import InvalidInputError, TableMovedError
+from airflow_ckpt_provider.tables.keys.parameters import CHOICES, UpsertParameters
 from airflow_ckpt_provider.tables.lance.commit import merging
 from airflow_ckpt_provider.tables.lance.modes import Append, names_of
 from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER, filters_of
@@ -29,11 +30,8 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.lance.writer import WriterFacts
     from airflow_ckpt_provider.tables.protocol import Sealed, StagedOf, Writer
 
-#: What may become of rows whose key the dataset has, and of the others; what does unless something else is asked for is first.
-_CHOICES = {"when_matched": ("update", "ignore"), "when_not_matched": ("insert", "ignore")}
 
-
-class Upsert(Append):
+class Upsert(UpsertParameters, Append):
     """Rows with the keys of staged ones are replaced by those, and the other staged rows added.
 
     :param parameters: ``upsert_keys``, ``when_matched`` and ``when_not_matched``.
@@ -46,7 +44,7 @@ class Upsert(Append):
 
     def validate(self, dataset: LanceDataset | None) -> None:
         """Refuse keys that cannot be keys of this dataset, and what would write nothing at all."""
-        for name, values in _CHOICES.items():
+        for name, values in CHOICES.items():
             if self.parameters.get(name, values[0]) not in values:
                 raise InvalidInputError(f"{name}={self.parameters[name]!r}: the values are {' and '.join(map(repr, values))}.")
         if not (self._update or self._insert):
@@ -108,21 +106,6 @@ class Upsert(Append):
                 fragment: Any = record.scratch["fragment"]
                 matched[fragment["id"]] = fragment
         return merging(dataset, files, staged, matched, gone, f"{one.header.key}/{one.header.generation}")
-
-    @property
-    def _keys(self) -> list[str]:
-        keys = self.parameters.get("upsert_keys")
-        if not isinstance(keys, list) or not keys:
-            raise InvalidInputError("mode='upsert' needs upsert_keys: the columns that identify a row.")
-        return keys
-
-    @property
-    def _update(self) -> bool:
-        return self.parameters.get("when_matched", "update") == "update"
-
-    @property
-    def _insert(self) -> bool:
-        return self.parameters.get("when_not_matched", "insert") == "insert"
 
     @property
     def _all_land(self) -> bool:
