@@ -76,20 +76,18 @@ def facts_of(dataset: LanceDataset) -> JsonObject:
     return {"version": dataset.version, "fragments": len(there), "rows": sum(one.num_rows for one in there)}
 
 
-def row_splits(dataset: LanceDataset, columns: Sequence[str], rows_per_split: int) -> list[Split]:
+def row_splits(dataset: LanceDataset, columns: Sequence[str], rows_per_split: int) -> Iterator[Split]:
     """Splits that cover all rows; the same ids for the same rows, in whatever version.
 
     :param columns: top-level columns that are read.
     """
     fields = fields_of(dataset.lance_schema, columns)
     made = made_at(dataset).isoformat()
-    splits = []
     for one in live_fragments(dataset):
         of, row_bytes = content_of(one, fields), _bytes_of(one, fields) / one.physical_rows
         for start in range(0, one.physical_rows, rows_per_split):
             rows = Rows(dataset.version, made, one.id, start, min(start + rows_per_split, one.physical_rows), of)
-            splits.append(_split(rows, int(row_bytes * (rows.stop - rows.start))))
-    return splits
+            yield _split(rows, int(row_bytes * (rows.stop - rows.start)))
 
 
 def live_fragments(dataset: LanceDataset) -> list[Any]:

@@ -83,8 +83,9 @@ class DatasetRows:
     def sample(self, options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
         """A few rows, in one batch."""
         place = self._place(options)
-        for split in self.plan(options).splits:
-            for batch in self.reader(options).read(split, None):
+        dataset = place.open(None)
+        for split in row_splits(dataset, self.columns, self.rows_per_split):
+            for batch in read_rows(dataset, Rows.from_json(split.read), self.columns):
                 yield batch.slice(0, _SAMPLE_ROWS)
                 return
         raise InvalidInputError(

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.checkpoint.documents import READ, Split
 from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, TableMovedError
 from airflow_ckpt_provider.scan.lance_rows import PLACE, Rows, content_of, facts_of, fields_of, live_fragments, row_splits
 from airflow_ckpt_provider.tables.lance.columns.schema import widened
-from airflow_ckpt_provider.tables.lance.columns.writer import JOIN, ColumnsWriter
+from airflow_ckpt_provider.tables.lance.columns.writer import JOIN, ColumnsWriter, Join
 from airflow_ckpt_provider.tables.lance.commit import widening
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.modes import Append
@@ -97,7 +97,7 @@ class AddColumns(Append):
         rows_per_split: Any = plan.inputs["rows_per_split"]
         ranges = [before.get(split.id, split) for split in row_splits(dataset, self._read, rows_per_split)]
         known = all(split.id in before for split in ranges)
-        splits = (*ranges, *(_joins(dataset, self._fields(dataset), ranges, staged) if known else ()))
+        splits = (*ranges, *(_joins(ranges, staged) if known else ()))
         if {split.id for split in splits} == before.keys():
             return None
         inputs = plan.inputs | facts_of(dataset)
@@ -135,7 +135,7 @@ class AddColumns(Append):
                 "the commit again."
             )
         made = _column_files(one.plan, one.staged)
-        fields = self._fields(dataset)
+        fields = fields_of(dataset.lance_schema, self._read)
         found = {content_of(fragment, fields): fragment for fragment in live_fragments(dataset)}
         self._require_covered(one, found, made)
         schema = widened(dataset, columns, there)
@@ -161,9 +161,6 @@ class AddColumns(Append):
                 f"{sum(found[of].num_rows for of in new):,}", one.header.table.identifier, one.header.key,
             )  # fmt: skip
 
-    def _fields(self, dataset: LanceDataset) -> frozenset[int]:
-        return fields_of(dataset.lance_schema, self._read)
-
     @property
     def _read(self) -> list[str]:
         columns = self.parameters.get("read_columns")
@@ -176,26 +173,24 @@ def _optional(field: pa.Field) -> pa.Field:
     return field.with_nullable(True)  # noqa: FBT003 - pyarrow's own
 
 
-def _joins(dataset: LanceDataset, fields: frozenset[int], ranges: Iterable[Split], staged: StagedOf) -> list[Split]:
-    """Splits that join ranges into one file, for the fragments that need it."""
+def _joins(ranges: Sequence[Split], staged: StagedOf) -> list[Split]:
+    """Splits that join ranges into one file, for the fragments that need it.
+
+    :param ranges: that cover every fragment.
+    """
     parts = _parts(ranges, staged([split.id for split in ranges]))
-    joins = []
-    for fragment in live_fragments(dataset):
-        of = content_of(fragment, fields)
-        own = parts[of]
-        if len(own) == 1 and own[0].rows == fragment.physical_rows:
-            continue
-        read = [[part.name, part.bytes] for part in own]
-        facts = hashlib.sha256(msgspec.json.encode([of, read])).hexdigest()[:16]
-        joins.append(
-            Split(
-                id=f"{JOIN}_{fragment.id:06d}_{facts}",
-                bytes=sum(part.bytes for part in own),
-                read={"of": of, "rows": fragment.physical_rows, "parts": read},
-                task=JOIN,
-            )
-        )
-    return joins
+    last = {rows.of: rows for rows in sorted((Rows.from_json(split.read) for split in ranges), key=lambda rows: rows.stop)}
+    return [
+        _join(rows.fragment, Join(of, rows.stop, tuple((part.name, part.bytes) for part in parts[of])))
+        for of, rows in last.items()
+        if not (len(parts[of]) == 1 and parts[of][0].rows == rows.stop)
+    ]
+
+
+def _join(fragment: int, join: Join) -> Split:
+    facts = hashlib.sha256(msgspec.json.encode([join.of, join.parts])).hexdigest()[:16]
+    size = sum(size for _, size in join.parts)
+    return Split(id=f"{JOIN}_{fragment:06d}_{facts}", bytes=size, read=join.to_json(), task=JOIN)
 
 
 def _parts(ranges: Iterable[Split], records: Iterable[Staged]) -> dict[str, list[StagedFragment]]:
@@ -216,7 +211,7 @@ def _column_files(plan: Plan, staged: Sequence[Staged]) -> dict[str, tuple[str, 
     for split in plan.splits:
         if split.task == JOIN:
             file: Any = (records[split.id].scratch or {})["file"]
-            found[str(split.read["of"])] = (file[0], file[1])
+            found[Join.from_json(split.read).of] = (file[0], file[1])
     return found
 
 

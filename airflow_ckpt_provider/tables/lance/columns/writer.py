@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from airflow_ckpt_provider.checkpoint.documents import Part
 from airflow_ckpt_provider.exceptions import RowCountError
 from airflow_ckpt_provider.scan.lance_rows import PLACE
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import Split
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Split
     from airflow_ckpt_provider.tables.protocol import Written
 
 #: Task of the table's own splits.
@@ -25,19 +28,40 @@ JOIN = "join"
 _WINDOW_ROWS = 8192
 
 
+class Join(Part, frozen=True):
+    """What a split joins.
+
+    :param of: what the fragment holds; see ``content_of``.
+    :param rows: of the fragment, deleted ones included.
+    :param parts: names and bytes of the staged files, in the order of their rows.
+    """
+
+    of: str
+    rows: int
+    parts: tuple[tuple[str, int], ...]
+
+    def to_json(self) -> JsonObject:
+        """As stored in a plan."""
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_json(cls, value: JsonObject) -> Join:
+        """As read from a plan."""
+        return msgspec.convert(value, cls)
+
+
 class ColumnsWriter(LanceWriter):
     """Writes values with the place of each, in ``PLACE``, and joins them; see ``Writer``."""
 
     def work(self, split: Split, stem: str) -> Written:
         """Join the ranges of a fragment."""
-        parts: Any = split.read["parts"]
-        rows: Any = split.read["rows"]
+        join = Join.from_json(split.read)
         scan = FileScan(self.facts.files, self.schema)
-        values = (batch for name, size in parts for batch in scan.read(DataFile(name, size)))
-        written = super().write(spread(values, rows, self.schema), stem)
+        values = (batch for name, size in join.parts for batch in scan.read(DataFile(name, size)))
+        written = super().write(spread(values, join.rows, self.schema), stem)
         (file,) = StagedFragments.from_json(written.manifest or {}).fragments
-        if file.rows != rows:
-            raise RowCountError(f"A fragment of {self.facts.table} has {rows} rows; {stem} was written with {file.rows} (I2).")
+        if file.rows != join.rows:
+            raise RowCountError(f"A fragment of {self.facts.table} has {join.rows} rows; {stem} was written with {file.rows} (I2).")
         # The rows that have values are counted where they were computed.
         return written._replace(rows=0, manifest=None, scratch={"file": [file.name, file.bytes]})
 
