@@ -51,7 +51,8 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
     :param on_change: what to do if the key belongs to a write with another dataset, source, mode or transform: ``"fail"``, or
         ``"restart"`` to discard what is staged and begin anew
     :param on_rerun: what to do if the key is committed already: ``"reuse"`` checks and reports the existing version;
-        ``"replace"`` writes anew, and its commit removes exactly the fragments that the earlier one committed for rows of this key
+        ``"replace"`` writes anew, and its commit removes exactly the rows that the earlier one has added; those that it had updated
+        stay, and are updated again where they are met
     :param lance_conn_id: connection of type ``checkpoint`` with the credentials of the dataset's storage; those of the environment
         if None
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; ``local[*]`` if ``spark_default`` does not exist

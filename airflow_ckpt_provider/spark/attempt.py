@@ -10,7 +10,7 @@ import os
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State, now, this_host
+from airflow_ckpt_provider.checkpoint.checkpoint import State, now, this_host
 from airflow_ckpt_provider.checkpoint.documents import READ, Attempt
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.sources.protocol import ReplanningSource
@@ -19,7 +19,7 @@ from airflow_ckpt_provider.spark.request import SourcePlan
 from airflow_ckpt_provider.spark.work import SplitWork
 from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.presence import require_to_seal
-from airflow_ckpt_provider.tables.sealed import replaced_files
+from airflow_ckpt_provider.tables.sealed import replaced_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +67,7 @@ class WriteAttempt:
         self.evolved = generations.evolved
         self.commit: Commit | None = groups.landed(self.checkpoint, table)
         self._recovered = self.checkpoint.staged_ids()
+        self._replaced = replaced_by(self.checkpoint)
 
     @property
     def source(self) -> Source:
@@ -110,7 +111,7 @@ class WriteAttempt:
             if missing:
                 self._request.source.verify([split for split in missing if split.task == READ], self._request.options)
                 return Round(len(self._plans), plan, sorted(missing, key=lambda split: -split.bytes))
-            following = table.following(header, self._plans, checkpoint.staged, replaced_files(checkpoint))
+            following = table.following(header, self._plans, checkpoint.staged, self._replaced)
             if following is None or self._landed_meanwhile():
                 return None
             self._plans.append(checkpoint.pin(following, len(self._plans) + 1))
@@ -123,8 +124,7 @@ class WriteAttempt:
             schema = request.source.schema(plan, request.options)
             if schema is not None:
                 self._table.check_fit(schema, header.table)
-        replaced = None if header.replaces is None else Checkpoint.at(self._store, request.key, header.replaces).plan()
-        plan = self._table.first(header, plan, lambda: self._source_plan.required_schema(header.replaces), replaced)
+        plan = self._table.first(header, plan, lambda: self._source_plan.required_schema(header.replaces), self._replaced)
         pinned = self.checkpoint.pin(plan)
         self._has_own_round = pinned is plan
         return pinned

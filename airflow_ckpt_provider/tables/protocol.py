@@ -89,8 +89,8 @@ class Sealed(Protocol):
         ...
 
     @property
-    def replaced(self) -> Sequence[str]:
-        """Data files that the generation which this one replaces has committed."""
+    def replaced(self) -> Sealed | None:
+        """The generation that this one replaces, as it was committed; None if it replaces none."""
         ...
 
 
@@ -182,15 +182,15 @@ class Table(Protocol):
         """Whether the write depends on what the table holds, so that it is planned again if that changes."""
         ...
 
-    def first(self, header: Header, plan: Plan, made: Callable[[], pa.Schema], replaced: Plan | None) -> Plan:
+    def first(self, header: Header, plan: Plan, made: Callable[[], pa.Schema], replaced: Sealed | None) -> Plan:
         """The plan of the first round: the source's, with what the mode has to pin beside it.
 
         :param made: the columns of the rows that will be staged; asked only if it matters, because it may run the transform.
-        :param replaced: first plan of the generation that this one replaces, if it replaces one.
+        :param replaced: see ``Sealed.replaced``.
         """
         ...
 
-    def following(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sequence[str]) -> Plan | None:
+    def following(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None) -> Plan | None:
         """The plan of the next round, once the last one is staged; None if there is nothing more to stage.
 
         :param replaced: see ``Sealed.replaced``.

@@ -10,6 +10,7 @@ from airflow_ckpt_provider.exceptions import CheckpointMissingError, NotSealedEr
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Seal, Staged
+    from airflow_ckpt_provider.tables.protocol import Sealed
 
 
 class SealedCheckpoint:
@@ -43,18 +44,24 @@ class SealedCheckpoint:
         return self._checkpoint.staged([split.id for split in self.plan.splits])
 
     @cached_property
-    def replaced(self) -> list[str]:
-        """Data files that the generation which this one replaces has committed for rows of its own."""
-        return replaced_files(self._checkpoint)
+    def replaced(self) -> SealedCheckpoint | None:
+        """The generation that this one replaces."""
+        return replaced_by(self._checkpoint)
 
 
-def replaced_files(checkpoint: Checkpoint) -> list[str]:
-    """Data files that the generation which this one replaces has committed for rows of its own."""
+def replaced_by(checkpoint: Checkpoint) -> SealedCheckpoint | None:
+    """The generation that this one replaces, as it was committed; None if it replaces none."""
     if checkpoint.header.replaces is None:
+        return None
+    return SealedCheckpoint(Checkpoint.at(checkpoint.store, checkpoint.key, checkpoint.header.replaces))
+
+
+def own_files(sealed: Sealed | None) -> list[str]:
+    """Files that a sealed checkpoint has staged for rows of its own; none if there is none."""
+    if sealed is None:
         return []
-    before = SealedCheckpoint(Checkpoint.at(checkpoint.store, checkpoint.key, checkpoint.header.replaces))
     # A split that replaced a file of the table carried rows of others over: those are not this key's to remove.
-    return [file.path for one in before.staged if not one.replaces for file in one.files]
+    return [file.path for one in sealed.staged if not one.replaces for file in one.files]
 
 
 def replaced_generations(checkpoint: Checkpoint) -> set[int]:

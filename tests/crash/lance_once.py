@@ -30,7 +30,7 @@ def assert_exactly_once(world: LanceWorld, ids: list[int], keys: tuple[str, ...]
 
 def assert_only_own_files_are_left_over(world: LanceWorld) -> None:
     """Whatever no version refers to says whose it is (I4)."""
-    for path in world.below_data() - world.ever_referenced_files():
+    for path in world.data_and_sidecars() - world.ever_referenced_files():
         owner_of(path)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from support.lance_world import FOREIGN, LanceWorld
 
@@ -67,6 +68,8 @@ MAPPED = LanceScenario(
 UPSERT = LanceScenario(
     "upsert", 2, 2, ({"mode": "upsert", "parameters": {"upsert_keys": ["id"]}},), before=4, first=2, kept_ids=(4, 5)
 )
+#: As above, with but one new row, which is in the first file.
+UPSERT_AGAIN = dataclasses.replace(UPSERT, first=1, kept_ids=(4,))
 #: Of three staged files one lands as it is, one without a row that is there, or without one that is not, and one not at all.
 UPSERT_INSERTS = LanceScenario(
     "upsert that only inserts",
@@ -90,3 +93,27 @@ UPSERT_UPDATES = LanceScenario(
     written_again=1,
 )
 EVERY = [CREATE, APPEND, APPEND_TO_NOTHING, OVERWRITE, MAPPED, UPSERT, UPSERT_INSERTS, UPSERT_UPDATES]
+
+
+class Replacement(NamedTuple):
+    """What is committed, and then replaced by the same without its first input file.
+
+    :param do: which part of the replacement is stopped: ``stage`` or ``land``.
+    :param own: ids of the rows that it has written, and of the others.
+    """
+
+    scenario: LanceScenario
+    do: str
+    own: set[int]
+    others: set[int]
+
+    @property
+    def name(self) -> str:
+        return f"{self.scenario.name}-{self.do}"
+
+
+REPLACEMENTS = [
+    *(Replacement(APPEND, do, {4, 5, 6, 7}, {FOREIGN, FOREIGN + 1, FOREIGN + 2}) for do in ("stage", "land")),
+    # Of 0 to 3, all but the first took the place of rows of others.
+    *(Replacement(UPSERT_AGAIN, do, {2, 3}, {1, 4}) for do in ("stage", "land")),
+]

@@ -13,7 +13,7 @@ import time
 import pytest
 from crash.exactly_once import Midway, assert_files_are_known, assert_only_missing_splits_were_written, generations, splits_written
 from crash.lance_once import assert_exactly_once, assert_only_own_files_are_left_over
-from crash.lance_scenarios import APPEND, CREATE, EVERY, MAPPED, OVERWRITE, UPSERT
+from crash.lance_scenarios import APPEND, CREATE, EVERY, MAPPED, OVERWRITE, REPLACEMENTS, UPSERT
 from support.lance_world import LanceWorld
 
 pytestmark = pytest.mark.crash
@@ -241,15 +241,17 @@ def test_a_zombie_of_a_discarded_generation_never_lands_beside_the_newer_one(lan
     assert not problems, "\n".join(problems)
 
 
-@everywhere("do", ["stage", "land"], on_s3=["land"])
-def test_a_replacement_killed_at_any_effect_replaces_once(lance_runs, place, do):
-    again = {"marked": True, "on_change": "restart", "on_rerun": "replace"}
+@everywhere("replacement", REPLACEMENTS, on_s3=[one for one in REPLACEMENTS if one.do == "land"])
+def test_a_replacement_killed_at_any_effect_replaces_once(lance_runs, place, replacement):
+    scenario, do = replacement.scenario, replacement.do
+    again = {"marked": True, "on_change": "restart", "on_rerun": "replace", **scenario.writes[0]}
     land = {"key": "orders", "generation": 2}
 
     def committed(root):
         """Generation 1 is committed and others have appended since."""
-        world = APPEND.world(root)
-        world.commit(world.stage())
+        world = scenario.world(root)
+        world.commit(world.stage(world.request(**scenario.writes[0])))
+        (world.input / "0.parquet").unlink()
         return world, world.foreign_append()
 
     whole, foreign = committed(place.at("whole"))
@@ -267,9 +269,9 @@ def test_a_replacement_killed_at_any_effect_replaces_once(lance_runs, place, do)
             if do == "stage":
                 assert lance_runs.run(world, again, do="stage").result
             assert lance_runs.run(world, land, do="land").result[0]["landed_now"] is not landed
-            assert {row["kind"] for row in world.table_rows() if row["id"] < 100} == {"marked"}
+            assert {row["id"] for row in world.table_rows() if row["kind"] == "marked"} == replacement.own
             assert len(generations(world, "orders")) == 2
-            assert world.ids() == sorted([*APPEND.ids, *foreign])
+            assert world.ids() == sorted([*replacement.own, *replacement.others, *foreign])
             assert len(world.own_versions()) == 2
             world.dataset.validate()
             assert_only_own_files_are_left_over(world)

@@ -77,6 +77,20 @@ class Replace(Write):
         return attempt.checkpoint, IDS + there
 
 
+class ReplaceUpsert(Write):
+    """An upsert is committed, and staged anew with other rows: one of what it inserted goes, and one of what it updated stays."""
+
+    def prepare(self, world):
+        world.create_dataset(start=3, count=4)
+        world.put_files(3, 2)
+        upsert = {"mode": "upsert", "parameters": {"upsert_keys": ["id"]}}
+        world.commit(world.stage(world.request(**upsert)))
+        there = world.foreign_append()
+        (world.input / "0.parquet").unlink()
+        (world.input / "2.parquet").unlink()
+        return world.stage(world.request(**upsert, on_rerun="replace", on_change="restart")).checkpoint, [2, 3, 4, 5, 6, *there]
+
+
 class ReplaceAlone(Write):
     """As above, and nobody else has rows: all fragments there are go."""
 
@@ -106,6 +120,7 @@ WRITES = {
     "upsert": Upsert("upsert"),
     "append that replaces": Replace("append"),
     "append that replaces all there is": ReplaceAlone("append"),
+    "upsert that replaces": ReplaceUpsert("upsert"),
 }
 
 

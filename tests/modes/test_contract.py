@@ -26,6 +26,7 @@ from airflow_ckpt_provider.exceptions import (
     BindingMismatchError,
     CheckFailedError,
     DiscardedError,
+    DuplicateKeyError,
     InvalidInputError,
     NullInRequiredColumnError,
     SchemaMismatchError,
@@ -145,6 +146,8 @@ ALL = range(400)
 
 COMMITS_BEFORE = 1
 
+REPLACE = {"on_rerun": "replace", "on_change": "restart"}
+
 
 def of(*ids):
     """The rows with these ids, as every writer here writes them."""
@@ -256,6 +259,82 @@ def test_every_mode_writes_into_a_table_with_rows_and_without(empty, mode, has_r
     assert empty.read() == (of(ALL, BEFORE) if has_rows and mode == "append" else of(ALL))
 
 
+# -- upserts ---------------------------------------------------------------------------------------------------------------
+
+#: Rows of others, of which half have keys of the input.
+HALF = range(200, 600)
+
+UPSERT = {"mode": "upsert", "parameters": {"upsert_keys": ["id"]}}
+
+
+def marked(batch):
+    return batch.set_column(batch.schema.get_field_index("kind"), "kind", pa.array(["marked"] * batch.num_rows))
+
+
+def marked_even(batch):
+    return marked(only_even(batch))
+
+
+def kinds(world):
+    """Ids of the rows that an upsert has written, and of the others."""
+    found = world.read()
+    assert len({row["id"] for row in found}) == len(found)
+    own = {row["id"] for row in found if row["kind"] == "marked"}
+    return own, {row["id"] for row in found} - own
+
+
+@pytest.mark.parametrize(
+    ("ignored", "own", "others"),
+    [
+        ({}, {*ALL}, {*range(400, 600)}),
+        ({"when_matched": "ignore"}, {*range(200)}, {*HALF}),
+        ({"when_not_matched": "ignore"}, {*range(200, 400)}, {*range(400, 600)}),
+    ],
+    ids=["update and insert", "insert only", "update only"],
+)
+def test_an_upsert_updates_and_inserts_as_it_is_told_in_one_commit(empty, ignored, own, others):
+    empty.make(HALF)
+    request = empty.request(**UPSERT | {"parameters": UPSERT["parameters"] | ignored}, transform=marked)
+    (settled,) = empty.commit(empty.stage(request))
+    assert kinds(empty) == (own, others)
+    assert empty.commits() == COMMITS_BEFORE + 1
+    assert not empty.commit(empty.stage(request))[0].landed_now
+    assert settled.checkpoint.sealed().counts.get("updated", 0) == len(own & {*HALF})
+
+
+def test_an_upsert_sees_what_others_changed_after_its_stage(empty):
+    empty.make(HALF)
+    request = empty.request(**UPSERT, transform=marked)
+    attempt = empty.stage(request)
+    empty.add(range(100, 110))
+    with pytest.raises(TableMovedError):
+        empty.commit(attempt)
+    assert kinds(empty) == (set(), {*HALF, *range(100, 110)})
+    empty.commit(empty.stage(request))
+    assert kinds(empty) == ({*ALL}, {*range(400, 600)})
+
+
+def test_a_key_that_is_in_the_source_twice_is_refused(empty):
+    empty.make(HALF)
+    with pytest.raises(DuplicateKeyError, match=r"\(7\): 2 rows"):
+        empty.stage(empty.request(**UPSERT, transform=twice))
+    assert kinds(empty) == (set(), {*HALF})
+
+
+def twice(batch):
+    return pa.concat_batches([batch, batch.filter(pc.equal(batch["id"], 7))])
+
+
+def test_a_replacement_of_an_upsert_takes_away_what_it_inserted_and_no_row_of_others(empty):
+    empty.make(HALF)
+    empty.commit(empty.stage(empty.request(**UPSERT, transform=marked)))
+    empty.add()
+    for transform, left in ((marked_even, {*range(0, 400, 2)}), (nothing, set()), (marked, {*ALL})):
+        empty.commit(empty.stage(empty.request(**UPSERT, **REPLACE, transform=transform)))
+        # What took the place of rows of others stays, or those would be gone.
+        assert kinds(empty) == (left | {*range(200, 400)}, {*range(400, 600), *FOREIGN})
+
+
 # -- nothing to write ------------------------------------------------------------------------------------------------------
 
 
@@ -358,8 +437,6 @@ def test_keys_of_other_modes_do_not_land_together(world):
 
 
 # -- generations -----------------------------------------------------------------------------------------------------------
-
-REPLACE = {"on_rerun": "replace", "on_change": "restart"}
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite", "create"])

@@ -57,7 +57,7 @@ class SealedSplits(NamedTuple):
     seal: Seal
     plan: Plan
     staged: Sequence[Staged]
-    replaced: Sequence[str] = ()
+    replaced: SealedSplits | None = None
 
 
 def sealed_of(target: IcebergTarget, written: list[Written]) -> SealedSplits:

@@ -127,18 +127,19 @@ class LanceWorld(World):
 
     # -- files ------------------------------------------------------------------------------------------------------------
 
-    def below_data(self) -> set[str]:
-        """What there is below ``data`` of the dataset, whoever put it there."""
+    def data_and_sidecars(self) -> set[str]:
+        """What there is of these in the dataset's folder, whoever put it there."""
+        folders = ("data", "_checkpoints")
         if "://" not in self.uri:
-            return {str(path) for path in (self.root / "orders.lance" / "data").glob("*")}
+            return {str(path) for folder in folders for path in (self.root / "orders.lance" / folder).glob("*")}
         import obstore
 
         objects = StorageLocation(self.uri, self.options).open()
-        return {f"{self.uri}/{one['path']}" for chunk in obstore.list(objects, "data") for one in chunk}
+        return {f"{self.uri}/{one['path']}" for folder in folders for chunk in obstore.list(objects, folder) for one in chunk}
 
     def files_on_disk(self) -> set[str]:
         """Files of checkpoints in the dataset, referenced or not; one that is not finished may be a folder if it is local."""
-        return {path for path in self.below_data() if "/ckpt-" in path}
+        return {path for path in self.data_and_sidecars() if "/ckpt-" in path}
 
     def referenced_files(self, name: str = "") -> set[str]:
         """Data files that the last version refers to."""

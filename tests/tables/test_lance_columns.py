@@ -286,10 +286,10 @@ def test_a_replacement_takes_no_column_of_others(world):
     ],
 )
 def test_a_transform_that_cannot_be_is_refused_before_anything_is_written(world, function, message):
-    before = world.below_data()
+    before = world.data_and_sidecars()
     with pytest.raises((InvalidInputError, SchemaMismatchError), match=message):
         stage_columns(world, function=function)
-    assert world.below_data() == before
+    assert world.data_and_sidecars() == before
     assert len(world.versions()) == 1
 
 

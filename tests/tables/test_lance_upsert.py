@@ -147,15 +147,6 @@ def test_only_what_a_change_affects_is_matched_again(place):
     assert len(place.rows()) == 21
 
 
-def test_replacing_a_committed_upsert_takes_its_rows_away_and_adds_the_new_ones(place):
-    place.begin(people(range(10), "old"))
-    place.upsert("first", [people([3, 4, 50], "new")])
-    lance.write_dataset(people([60], "foreign"), place.uri, mode="append")
-    place.upsert("first", [people([3, 4, 50], "new")], on_rerun="replace")
-    assert place.notes() == dict.fromkeys(range(10), "old") | dict.fromkeys([3, 4, 50], "new") | {60: "foreign"}
-    assert len(place.rows()) == 12
-
-
 def test_a_source_without_rows_changes_nothing(place):
     place.begin(people(range(3), "old"))
     version = place.dataset().version

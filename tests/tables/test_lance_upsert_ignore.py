@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import lance
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.lance_upserting import SCHEMA, Place, people
 
 from airflow_ckpt_provider.exceptions import DuplicateKeyError, InvalidInputError, StagedFileMissingError, TableMovedError
-from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.tables import presence
 from airflow_ckpt_provider.tables.keys import portions
 from airflow_ckpt_provider.tables.lance import scan, writer
@@ -245,21 +243,11 @@ def test_a_staged_file_that_is_gone_is_noticed_if_it_was_to_land(place, when):
 # -- on_rerun="replace" -------------------------------------------------------------------------------------------------------
 
 
-def replaced_with(place, files, when):
-    """Write the key ``first`` anew, from these files."""
-    folder = place.world.input / "again"
-    folder.mkdir()
-    for number, file in enumerate(files):
-        pq.write_table(file, folder / f"{number}.parquet")
-    source = Files(f"{folder}/*.parquet", max_split_bytes=1)
-    return place.upsert("first", [], when=when, source=source, on_rerun="replace", on_change="restart")
-
-
 def test_a_replacement_takes_away_what_was_inserted_and_inserts_anew(place):
     place.begin(people(range(5), "old"))
     place.upsert("first", [people([0, 50, 51], "new"), people([60, 61], "new"), people([1, 2], "new")], when=INSERT_ONLY)
     lance.write_dataset(people([70, 51], "theirs"), place.uri, mode="append")
-    replaced_with(place, [people([2, 51, 61], "newer"), people([70, 80], "newer")], INSERT_ONLY)
+    place.replace([people([2, 51, 61], "newer"), people([70, 80], "newer")], when=INSERT_ONLY)
     found = sorted((row["id"], row["note"]) for row in place.rows())
     old, theirs = [(n, "old") for n in range(5)], [(51, "theirs"), (70, "theirs")]
     assert found == sorted([*old, *theirs, (61, "newer"), (80, "newer")])
@@ -271,7 +259,7 @@ def test_a_replacement_updates_again_what_was_updated_and_leaves_the_rest(place)
     place.upsert("first", [people([0, 1], "new"), people([2, 50], "new")], when=UPDATE_ONLY)
     lance.write_dataset(people([70], "theirs"), place.uri, mode="append")
     place.dataset().optimize.compact_files()
-    replaced_with(place, [people([1, 2, 3, 70, 90], "newer")], UPDATE_ONLY)
+    place.replace([people([1, 2, 3, 70, 90], "newer")], when=UPDATE_ONLY)
     assert place.notes() == {0: "new", 1: "newer", 2: "newer", 3: "newer", 4: "old", 70: "newer"}
     assert len(place.rows()) == 6
 
@@ -282,7 +270,7 @@ def test_a_replacement_of_an_insert_that_was_compacted_meanwhile_is_refused(plac
     place.dataset().optimize.compact_files()
     there = place.notes()
     with pytest.raises(TableMovedError, match="compaction or another write"):
-        replaced_with(place, [people([51], "newer")], INSERT_ONLY)
+        place.replace([people([51], "newer")], when=INSERT_ONLY)
     assert place.notes() == there
 
 
@@ -290,7 +278,7 @@ def test_a_replacement_of_an_insert_that_was_compacted_meanwhile_is_refused(plac
 def test_a_replacement_without_rows(place, when):
     place.begin(people(range(5), "old"))
     place.upsert("first", [people([0, 50], "new")], when=when)
-    replaced_with(place, [people([], "newer")], when)
+    place.replace([people([], "newer")], when=when)
     assert place.notes() == dict.fromkeys(range(5), "old") | ({} if when == INSERT_ONLY else {0: "new"})
 
 

@@ -25,6 +25,7 @@ from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
 from airflow_ckpt_provider.tables.iceberg.removal import classify
 from airflow_ckpt_provider.tables.iceberg.where import KeepingWriter, RowFilter
 from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter
+from airflow_ckpt_provider.tables.sealed import own_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -66,7 +67,7 @@ class Append:
         """Refuse parameters that cannot work on this table (None: it does not exist yet)."""
 
     def following(
-        self, table: Table, header: Header, head: int | None, plans: Sequence[Plan], staged: StagedOf, replaced: Sequence[str]
+        self, table: Table, header: Header, head: int | None, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
     ) -> Plan | None:
         """The plan of the next round on the table as it is now; None if there is none."""
         del table, header, head, plans, staged, replaced
@@ -83,7 +84,7 @@ class Append:
         :raises TableMovedError: if staged files were computed from what the table does not hold any more.
         """
         del table
-        replaced = frozenset(path for one in sealed for path in one.replaced)
+        replaced = frozenset(path for one in sealed for path in own_files(one.replaced))
         return [Paths(replaced)] if replaced else []
 
 
@@ -142,7 +143,7 @@ class OverwriteWhere(Append):
             self._filter.bound(table.schema())
 
     def following(
-        self, table: Table, header: Header, head: int | None, plans: Sequence[Plan], staged: StagedOf, replaced: Sequence[str]
+        self, table: Table, header: Header, head: int | None, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
     ) -> Plan | None:
         """The source's splits, and one for each file at the filter's boundary."""
         del staged, replaced

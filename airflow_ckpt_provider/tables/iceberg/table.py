@@ -44,6 +44,7 @@ from airflow_ckpt_provider.tables.iceberg.modes import mode_of
 from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts
 from airflow_ckpt_provider.tables.presence import require_found
 from airflow_ckpt_provider.tables.protocol import Base
+from airflow_ckpt_provider.tables.sealed import own_files
 from airflow_ckpt_provider.tables.summary import identity_of
 from airflow_ckpt_provider.tables.together import adds_only, require_together
 
@@ -206,12 +207,12 @@ class IcebergTarget:
         """Whether staged files depend on files of the table."""
         return mode_of(header.mode, header.parameters).provisional
 
-    def first(self, header: Header, plan: Plan, made: Callable[[], pa.Schema], replaced: Plan | None) -> Plan:
+    def first(self, header: Header, plan: Plan, made: Callable[[], pa.Schema], replaced: Sealed | None) -> Plan:
         """The source's plan: the table pins everything in the header."""
         del header, made, replaced
         return plan
 
-    def following(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sequence[str]) -> Plan | None:
+    def following(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None) -> Plan | None:
         """The plan of the next round; see ``Table.following``."""
         mode = mode_of(header.mode, header.parameters)
         if not mode.provisional:
@@ -300,7 +301,7 @@ class IcebergTarget:
         first = sealed[0].header
         if first.table.creation is not None or mode_of(first.mode, first.parameters).replaces or moves_mark(sealed):
             return False
-        return not any(one.seal.rows or one.replaced or any(record.replaces for record in one.staged) for one in sealed)
+        return not any(one.seal.rows or own_files(one.replaced) or any(record.replaces for record in one.staged) for one in sealed)
 
     def commit(
         self, group: Group, sealed: Sequence[Sealed], before_swap: Callable[[Table], None], base: Base | None = None
@@ -336,7 +337,7 @@ class IcebergTarget:
             load = functools.partial(self.load_bound, header.table)
             return commit_once(self.catalog, load, self.identifier, commit, check, base.table if base else None)
         except TableMovedError as error:
-            again = [one.header for one in sealed if one.replaced]
+            again = [one.header for one in sealed if own_files(one.replaced)]
             if not again:
                 raise
             raise TableMovedError(

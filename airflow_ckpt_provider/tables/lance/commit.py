@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import RowCountError, TableMovedError
 from airflow_ckpt_provider.scan.lance import made_at
-from airflow_ckpt_provider.tables.lance.deletions import described, write_deletions
+from airflow_ckpt_provider.tables.lance.deletions import described
 from airflow_ckpt_provider.tables.lance.fragments import data_file, metadata_of
 from airflow_ckpt_provider.tables.lance.history import Search, find
 from airflow_ckpt_provider.tables.lance.schema import file_fields
@@ -161,8 +161,8 @@ def adding(dataset: LanceDataset, staged: Sequence[StagedFragments], removed: fr
     from lance import LanceOperation
 
     there = [fragment.metadata for fragment in dataset.get_fragments()]
-    gone = [one for one in there if len(one.files) == 1 and one.files[0].path in removed]
-    _require_all(len(gone), removed, dataset)
+    gone = [one for one in there if any(file.path in removed for file in one.files)]
+    require_there(len(removed) - len(gone), dataset)
     new = metadata_of(staged)
     if not there:
         return Swap(LanceOperation.Merge(new, dataset.lance_schema, preserves_nullability=True), _REBASES, _rows_of(staged))
@@ -186,34 +186,15 @@ def overwriting(schema: pa.Schema, staged: Sequence[StagedFragments]) -> Swap:
     return Swap(LanceOperation.Overwrite(schema, metadata_of(staged)), 0, _rows_of(staged))
 
 
-def merging(
-    dataset: LanceDataset,
-    files: DatasetFiles,
-    staged: Sequence[StagedFragments],
-    matched: Mapping[int, JsonObject],
-    gone: frozenset[str],
-    stem: str,
-) -> Swap:
+def merging(dataset: LanceDataset, staged: Sequence[StagedFragments], matched: Mapping[int, JsonObject]) -> Swap:
     """Keep every fragment, some with more rows deleted, and add others. Conflicts with whatever changes rows meanwhile.
 
     :param matched: descriptions of fragments with their deletions, by id.
-    :param gone: names of data files of whose fragments every row is deleted.
-    :param stem: start of the names of deletion files that this writes.
     """
-    import numpy as np
     from lance import LanceOperation
 
-    kept, found = [], 0
-    for fragment in dataset.get_fragments():
-        one = fragment.metadata
-        if len(one.files) == 1 and one.files[0].path in gone:
-            found += 1
-            rows = np.arange(one.physical_rows, dtype=np.uint32)
-            one = described(write_deletions(files, one, dataset.version, rows, f"{stem}-{one.id}")[0])
-        elif one.id in matched:
-            one = described(matched[one.id])
-        kept.append(one)
-    _require_all(found, gone, dataset)
+    there = (fragment.metadata for fragment in dataset.get_fragments())
+    kept = [described(matched[one.id]) if one.id in matched else one for one in there]
     # Fragments without a row left are dropped by Lance.
     return Swap(
         LanceOperation.Merge(kept + metadata_of(staged), dataset.lance_schema, preserves_nullability=True),
@@ -252,9 +233,14 @@ def widening(
     return Swap(LanceOperation.Merge(fragments, schema, preserves_nullability=True), _REBASES, holds)
 
 
-def _require_all(found: int, wanted: frozenset[str], dataset: LanceDataset) -> None:
-    if found != len(wanted):
+def require_there(missing: int, dataset: LanceDataset) -> None:
+    """Refuse to replace what is not there as it was written.
+
+    :param missing: how many of the files that are to be replaced the dataset does not have.
+    :raises TableMovedError: if any.
+    """
+    if missing:
         raise TableMovedError(
-            f"{len(wanted) - found} of {len(wanted)} files that are to be replaced are not in {dataset.uri} any more: "
-            "compaction or another write has taken them. Nothing was committed."
+            f"{missing} of the files that are to be replaced are not in {dataset.uri} any more: compaction or another write has "
+            "taken them. Nothing was committed. Another run does not bring them back: write the rows under another idempotence key."
         )

@@ -8,6 +8,7 @@ from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.tables.lance.commit import adding, overwriting
 from airflow_ckpt_provider.tables.lance.schema import schema_from_json
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
+from airflow_ckpt_provider.tables.sealed import own_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,16 +48,19 @@ class Append:
     def validate(self, dataset: LanceDataset | None) -> None:
         """Refuse parameters that cannot work on this dataset (None: it does not exist yet)."""
 
-    def first(self, dataset: LanceDataset, plan: Plan, made: Callable[[], pa.Schema], replaced: Plan | None) -> Plan:
+    def first(self, dataset: LanceDataset, plan: Plan, made: Callable[[], pa.Schema], replaced: Sealed | None) -> Plan:
         """The source's plan, with what the mode pins beside it; see ``Table.first``."""
         del dataset, made, replaced
         return plan
 
     def following(
-        self, dataset: LanceDataset, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sequence[str]
+        self, files: DatasetFiles, dataset: LanceDataset, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
     ) -> Plan | None:
-        """The plan of the next round on the dataset as it is now; None if there is none."""
-        del dataset, header, plans, staged, replaced
+        """The plan of the next round on the dataset as it is now, whose files these are; None if there is none.
+
+        :raises TableMovedError: if what is to be replaced is not there any more.
+        """
+        del files, dataset, plans, staged, replaced
         return None
 
     def writer(self, facts: WriterFacts, plans: Sequence[Plan]) -> Writer:
@@ -78,7 +82,7 @@ class Append:
         """
         if dataset is None:
             return overwriting(_schema_to_be(sealed[0].header), staged)
-        return adding(dataset, staged, names_of([path for one in sealed for path in one.replaced]))
+        return adding(dataset, staged, names_of([path for one in sealed for path in own_files(one.replaced)]))
 
 
 class Create(Append):

@@ -37,6 +37,7 @@ from airflow_ckpt_provider.tables.lance.writer import WriterFacts
 from airflow_ckpt_provider.tables.once import keys_of
 from airflow_ckpt_provider.tables.presence import require_found
 from airflow_ckpt_provider.tables.protocol import Base
+from airflow_ckpt_provider.tables.sealed import own_files
 from airflow_ckpt_provider.tables.summary import identity_of
 from airflow_ckpt_provider.tables.together import adds_only, require_together
 
@@ -198,18 +199,18 @@ class LanceTarget:
         """Whether staged files depend on what the dataset holds."""
         return mode_of(header.mode, header.parameters).provisional
 
-    def first(self, header: Header, plan: Plan, made: Callable[[], pa.Schema], replaced: Plan | None) -> Plan:
+    def first(self, header: Header, plan: Plan, made: Callable[[], pa.Schema], replaced: Sealed | None) -> Plan:
         """The source's plan, with what the mode pins beside it; see ``Table.first``."""
         dataset = self.load_bound(header.table)
         return plan if dataset is None else mode_of(header.mode, header.parameters).first(dataset, plan, made, replaced)
 
-    def following(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sequence[str]) -> Plan | None:
+    def following(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None) -> Plan | None:
         """The plan of the next round; see ``Table.following``."""
         mode = mode_of(header.mode, header.parameters)
         if not mode.provisional:
             return None
         dataset = self.load_bound(header.table)
-        return None if dataset is None else mode.following(dataset, header, plans, staged, replaced)
+        return None if dataset is None else mode.following(self.files, dataset, plans, staged, replaced)
 
     def writer(self, header: Header, plans: Sequence[Plan], staged: StagedOf) -> Writer:
         """Writer with the columns that the header pinned."""
@@ -332,7 +333,7 @@ class LanceTarget:
         first = sealed[0].header
         if first.table.creation is not None or mode_of(first.mode, first.parameters).replaces:
             return False
-        return not any(one.seal.rows or one.replaced for one in sealed)
+        return not any(one.seal.rows or own_files(one.replaced) for one in sealed)
 
     def commit(
         self,

@@ -23,6 +23,7 @@ from airflow_ckpt_provider.tables.iceberg.upsert.writer import UpsertWriter
 from airflow_ckpt_provider.tables.keys.parameters import UpsertParameters
 from airflow_ckpt_provider.tables.keys.portions import buckets_for
 from airflow_ckpt_provider.tables.protocol import Written
+from airflow_ckpt_provider.tables.sealed import own_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -58,7 +59,7 @@ class Upsert(UpsertParameters, Append):
             key_columns(table.schema(), self._keys, ".".join(table.name()))
 
     def following(
-        self, table: Table, header: Header, head: int | None, plans: Sequence[Plan], staged: StagedOf, replaced: Sequence[str]
+        self, table: Table, header: Header, head: int | None, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
     ) -> Plan | None:
         """The splits of the next phase; those of the last one again if the table moved."""
         require_same_schema(table, header)
@@ -108,12 +109,12 @@ class Upsert(UpsertParameters, Append):
         return buckets_for(size) if size else _UNKNOWN_BUCKETS
 
     def _matches(
-        self, table: Table, header: Header, head: int | None, sources: Sequence[JsonObject], replaced: Sequence[str]
+        self, table: Table, header: Header, head: int | None, sources: Sequence[JsonObject], replaced: Sealed | None
     ) -> dict[str, Split]:
         """A split for each live file that can hold a key; not for those that the commit removes anyway."""
         if not sources:
             return {}
-        gone = frozenset(replaced)
+        gone = frozenset(own_files(replaced))
         files = plan_matches(table, head, self._keys, sources, header.table.schema_id)
         return {split.id: split for split in (table_split(MATCH, file) for file in files if file.path not in gone)}
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from lance import LanceDataset
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Staged
+    from airflow_ckpt_provider.checkpoint.documents import Plan, Staged
     from airflow_ckpt_provider.tables.lance.commit import Swap
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
@@ -59,7 +59,7 @@ class AddColumns(Append):
                 f"are: {', '.join(names)}."
             )
 
-    def first(self, dataset: LanceDataset, plan: Plan, made: Callable[[], pa.Schema], replaced: Plan | None) -> Plan:
+    def first(self, dataset: LanceDataset, plan: Plan, made: Callable[[], pa.Schema], replaced: Sealed | None) -> Plan:
         """Pin the columns that the transform makes.
 
         :raises InvalidInputError: if it makes none, or some that the dataset has.
@@ -71,7 +71,7 @@ class AddColumns(Append):
         columns = pa.schema([_optional(field) for field in made() if field.name != PLACE])
         if not len(columns):
             raise InvalidInputError("The transform returned no column. With mode='add_columns' it returns those that are added.")
-        own = frozenset() if replaced is None else frozenset(_columns_of(replaced).names)
+        own = frozenset() if replaced is None else frozenset(_columns_of(replaced.plan).names)
         there = [name for name in columns.names if name in dataset.schema.names and name not in own]
         if there:
             raise InvalidInputError(
@@ -88,10 +88,10 @@ class AddColumns(Append):
         return msgspec.structs.replace(plan, inputs=plan.inputs | {"new": schema_to_json(columns)})
 
     def following(
-        self, dataset: LanceDataset, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sequence[str]
+        self, files: DatasetFiles, dataset: LanceDataset, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
     ) -> Plan | None:
         """Ranges that are not planned yet, and once all are staged, the joins; None if there is nothing new."""
-        del header, replaced
+        del files, replaced
         plan = plans[-1]
         before = {split.id: split for split in plan.splits}
         rows_per_split: Any = plan.inputs["rows_per_split"]

@@ -12,9 +12,10 @@ from airflow_ckpt_provider.checkpoint.documents import READ, Split
 from airflow_ckpt_provider.exceptions import InvalidInputError, TableMovedError
 from airflow_ckpt_provider.tables.keys.parameters import CHOICES, UpsertParameters
 from airflow_ckpt_provider.tables.lance.commit import merging
-from airflow_ckpt_provider.tables.lance.modes import Append, names_of
+from airflow_ckpt_provider.tables.lance.modes import Append
+from airflow_ckpt_provider.tables.lance.upsert.earlier import EARLIER, Earlier
 from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER, filters_of
-from airflow_ckpt_provider.tables.lance.upsert.sidecar import Sidecar
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import Sidecar, sidecars_of
 from airflow_ckpt_provider.tables.lance.upsert.source import Source, require_keys
 from airflow_ckpt_provider.tables.lance.upsert.writer import MATCH, UNIQUE, UpsertFacts, UpsertWriter
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from lance import LanceDataset
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Staged
+    from airflow_ckpt_provider.checkpoint.documents import Plan
     from airflow_ckpt_provider.tables.lance.commit import Swap
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
@@ -53,30 +54,32 @@ class Upsert(UpsertParameters, Append):
             require_keys(dataset.schema, self._keys, dataset.uri)
 
     def following(
-        self, dataset: LanceDataset, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sequence[str]
+        self, files: DatasetFiles, dataset: LanceDataset, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
     ) -> Plan | None:
         """The splits that match the dataset as it is now, then those that drop what does not land; None if they are staged."""
         plan = plans[-1]
         reads = _reads(plans)
         records = staged([split.id for split in reads])
-        source = Source.of(records)
-        wanted = self._wanted(dataset, source, names_of(replaced))
+        source, earlier = Source.of(records), Earlier.of(replaced)
+        wanted = _wanted(files, dataset, source, earlier)
         if _phase(plan, MATCH, UNIQUE) != wanted.keys():
-            return _with(plan, [*reads, *wanted.values()], dataset.version, source)
+            return _with(plan, [*reads, *wanted.values()], dataset.version, source, earlier=earlier.sidecars)
         if self._all_land:
             return None
-        sidecars = _sidecars(staged(sorted(_phase(plan, MATCH))))
+        sidecars = sidecars_of(staged(sorted(_phase(plan, MATCH))))
         filters = filters_of(records, sidecars)
         if _phase(plan, FILTER) == filters.keys():
             return None
         # What was read must not be sealed as if it was to land.
-        return _with(plan, [*wanted.values(), *filters.values()], dataset.version, source, tuple(sidecars.values()))
+        return _with(plan, [*wanted.values(), *filters.values()], dataset.version, source, sidecars=tuple(sidecars.values()))
 
     def writer(self, facts: WriterFacts, plans: Sequence[Plan]) -> Writer:
         """What executors do the splits of all phases with."""
         plan = plans[-1]
-        sidecars = msgspec.convert(plan.inputs.get("sidecars", ()), tuple[Sidecar, ...])
-        upsert = UpsertFacts(tuple(self._keys), plan.base, _source_of(plan), self._update, self._insert, sidecars)
+        sidecars, earlier = (msgspec.convert(plan.inputs.get(name, ()), tuple[Sidecar, ...]) for name in ("sidecars", "earlier"))
+        upsert = UpsertFacts(
+            tuple(self._keys), plan.base, Source.of_plan(plan), self._update, self._insert, sidecars, earlier,
+        )  # fmt: skip
         return UpsertWriter(facts, upsert)
 
     def swap(
@@ -89,9 +92,8 @@ class Upsert(UpsertParameters, Append):
         (one,) = sealed
         if dataset is None:
             return super().swap(files, dataset, sealed, staged)
-        gone = names_of(one.replaced)
         if dataset.version != one.plan.base:
-            wanted = self._wanted(dataset, _source_of(one.plan), gone)
+            wanted = _wanted(files, dataset, Source.of_plan(one.plan), Earlier.of(one.replaced))
             changed = wanted.keys() ^ _phase(one.plan, MATCH, UNIQUE)
             if changed:
                 raise TableMovedError(
@@ -105,25 +107,27 @@ class Upsert(UpsertParameters, Append):
             if record.scratch is not None and "fragment" in record.scratch:
                 fragment: Any = record.scratch["fragment"]
                 matched[fragment["id"]] = fragment
-        return merging(dataset, files, staged, matched, gone, f"{one.header.key}/{one.header.generation}")
+        return merging(dataset, staged, matched)
 
     @property
     def _all_land(self) -> bool:
         return self._update and self._insert
 
-    def _wanted(self, dataset: LanceDataset, source: Source | None, gone: frozenset[str]) -> dict[str, Split]:
-        """A split for each fragment, but for those that the commit removes anyway, and for each bucket of keys."""
-        if source is None or not source.files:
-            return {}
-        fragments = [one.metadata for one in dataset.get_fragments()]
-        matches = [_match(one) for one in fragments if not (len(one.files) == 1 and one.files[0].path in gone)]
-        unique = [
-            Split(id=f"{UNIQUE}{bucket:06d}", bytes=0, read={"bucket": bucket}, task=UNIQUE) for bucket in range(source.buckets)
-        ]
-        return {split.id: split for split in (*matches, *unique)}
+
+def _wanted(files: DatasetFiles, dataset: LanceDataset, source: Source | None, earlier: Earlier) -> dict[str, Split]:
+    """A split for each fragment that has to be looked at, and for each bucket of keys.
+
+    :raises TableMovedError: if rows that are to be replaced are not there as they were written.
+    """
+    earlier.require_there(files, dataset)
+    fragments = [one.metadata for one in dataset.get_fragments()]
+    if source is None or not source.files:
+        return {split.id: split for split in (_match(one, earlier) for one in fragments if earlier.file_of(one) is not None)}
+    unique = [Split(id=f"{UNIQUE}{bucket:06d}", bytes=0, read={"bucket": bucket}, task=UNIQUE) for bucket in range(source.buckets)]
+    return {split.id: split for split in (*(_match(one, earlier) for one in fragments), *unique)}
 
 
-def _match(fragment: Any) -> Split:  # noqa: ANN401 - a FragmentMetadata
+def _match(fragment: Any, earlier: Earlier) -> Split:  # noqa: ANN401 - a FragmentMetadata
     """Matching one fragment: its id says which it is, with which columns and deletions."""
     described = fragment.to_json()
     facts = msgspec.json.encode(
@@ -131,13 +135,9 @@ def _match(fragment: Any) -> Split:  # noqa: ANN401 - a FragmentMetadata
     )
     size = sum(file["file_size_bytes"] or 0 for file in described["files"])
     name = f"{MATCH}{hashlib.sha256(facts).hexdigest()[:16]}"
-    return Split(id=name, bytes=size, read={"fragment": described["id"]}, task=MATCH)
-
-
-def _source_of(plan: Plan) -> Source | None:
-    """What is staged, as plans say from the second round on."""
-    source = plan.inputs.get("source")
-    return None if source is None else Source.from_json(source)
+    own = earlier.file_of(fragment)
+    read = {"fragment": described["id"]} | ({} if own is None else {EARLIER: earlier.numbers[own]})
+    return Split(id=name, bytes=size, read=read, task=MATCH)
 
 
 def _reads(plans: Sequence[Plan]) -> list[Split]:
@@ -150,15 +150,8 @@ def _phase(plan: Plan, *tasks: str) -> set[str]:
     return {split.id for split in plan.splits if split.task in tasks}
 
 
-def _sidecars(records: Iterable[Staged]) -> dict[str, Sidecar]:
-    """Those that these match splits have written, by their ids."""
-    written = ((record.split, record.scratch["sidecar"]) for record in records if record.scratch is not None)
-    return {split_id: Sidecar.from_json(sidecar) for split_id, sidecar in written}
-
-
-def _with(plan: Plan, splits: Iterable[Split], base: int, source: Source, sidecars: Iterable[Sidecar] = ()) -> Plan:
-    """``plan`` with these for its splits, and what they need besides."""
-    inputs = {name: value for name, value in plan.inputs.items() if name != "sidecars"} | {"source": source.to_json()}
-    if sidecars:
-        inputs["sidecars"] = [sidecar.to_json() for sidecar in sidecars]
+def _with(plan: Plan, splits: Iterable[Split], base: int, source: Source, **sidecars: Sequence[Sidecar]) -> Plan:
+    """``plan`` with these for its splits, and what they need besides: sidecars of its own, or of the ``earlier`` generation."""
+    inputs = {name: value for name, value in plan.inputs.items() if name not in {"sidecars", "earlier"}}
+    inputs |= {"source": source.to_json()} | {name: [one.to_json() for one in named] for name, named in sidecars.items() if named}
     return msgspec.structs.replace(plan, created_at=now(), inputs=inputs, splits=tuple(splits), base=base)

@@ -1,7 +1,8 @@
 """Sidecars: which rows of the staged source have a key that a fragment of the dataset has.
 
-Written only where what becomes of a row of the source depends on that. An Arrow file of row numbers, beside the deletion files,
-where Lance's clean-up knows files of this kind; each of its batches is about one file of the source, and the file says which.
+What becomes of a row of the source may depend on that; and what is to be removed if the write is replaced does, even months later.
+So a sidecar is in a folder of its own, which Lance's clean-up of old versions does not look into. It is an Arrow file of row
+numbers; each of its batches is about one file of the source, and the file says which.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import Part
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
+from airflow_ckpt_provider.exceptions import StagedFileMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,11 +23,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from obstore.store import ObjectStore
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject, StagedFile
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Staged
     from airflow_ckpt_provider.tables.keys.index import Positions
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
 
     Mask = npt.NDArray[np.bool_]
+
+#: Folder of the sidecars, below the dataset's root.
+_FOLDER = "_checkpoints"
 
 #: Name under which a sidecar says which file of the source each of its batches is about.
 _SOURCES = b"sources"
@@ -62,12 +67,11 @@ class Sidecar(Part, frozen=True, kw_only=True):
         return not self.sources or source in self.sources
 
 
-def write_sidecar(files: DatasetFiles, sources: Positions, rows: Positions, stem: str) -> tuple[Sidecar, StagedFile]:
+def write_sidecar(files: DatasetFiles, sources: Positions, rows: Positions, stem: str) -> Sidecar:
     """Write which rows of the source were found.
 
     :param sources: the number of its file, for each row.
     :param rows: its number in that file.
-    :returns: the sidecar's record, and the file.
     """
     import numpy as np
     import pyarrow as pa
@@ -80,15 +84,22 @@ def write_sidecar(files: DatasetFiles, sources: Positions, rows: Positions, stem
     with pa.ipc.new_file(sink, schema) as writer:
         for part in np.split(rows[order].astype(np.uint32), starts[1:]):
             writer.write_batch(pa.record_batch([pa.array(part)], schema=schema))
-    name = f"_deletions/{stem}-matched.arrow"
+    name = f"{_FOLDER}/{stem}-matched.arrow"
     file = files.put(name, sink.getvalue().to_pybytes())
-    return Sidecar(name=name, bytes=file.bytes, sources=tuple(named) if len(named) <= _NAMED else ()), file
+    return Sidecar(name=name, bytes=file.bytes, sources=tuple(named) if len(named) <= _NAMED else ())
+
+
+def sidecars_of(records: Iterable[Staged]) -> dict[str, Sidecar]:
+    """Those that these match splits have written, by their ids."""
+    written = ((record.split, record.scratch["sidecar"]) for record in records if record.scratch and "sidecar" in record.scratch)
+    return {split_id: Sidecar.from_json(sidecar) for split_id, sidecar in written}
 
 
 def matched_rows(files: DatasetFiles, sidecars: Iterable[Sidecar], source: int, rows: int) -> Mask:
     """Which rows of one file of the source any of the sidecars names.
 
     :param rows: number of its rows.
+    :raises StagedFileMissingError: if a sidecar is gone.
     """
     import numpy as np
 
@@ -96,8 +107,14 @@ def matched_rows(files: DatasetFiles, sidecars: Iterable[Sidecar], source: int, 
     store = StorageLocation(files.uri, files.options).open()
 
     def mark(sidecar: Sidecar) -> None:
-        for part in _read(store, sidecar, source):
-            matched[part] = True
+        try:
+            for part in _read(store, sidecar, source):
+                matched[part] = True
+        except FileNotFoundError as error:
+            raise StagedFileMissingError(
+                f"{files.uri}/{sidecar.name} is gone, which says which rows of an upsert were there before. Nothing was committed. "
+                "Something deletes from the dataset's folder; write the rows under another idempotence key."
+            ) from error
 
     with ThreadPoolExecutor(_READS) as pool:
         list(pool.map(mark, (sidecar for sidecar in sidecars if sidecar.may_concern(source))))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Staged
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan, Staged
     from airflow_ckpt_provider.tables.keys.portions import Keys, Portion
     from airflow_ckpt_provider.tables.keys.values import Hashes
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
@@ -76,6 +76,12 @@ class Source(NamedTuple):
     def from_json(cls, value: Any) -> Source:  # noqa: ANN401 - JSON
         """As read from a plan."""
         return cls(tuple(value["files"]), value["rows"], value["key_bytes"])
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> Source | None:
+        """As plans say from the second round on; None before it is staged."""
+        source = plan.inputs.get("source")
+        return None if source is None else cls.from_json(source)
 
     @property
     def buckets(self) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import TableMovedError
 from airflow_ckpt_provider.tables.lance.deletions import write_deletions
+from airflow_ckpt_provider.tables.lance.upsert.earlier import EARLIER, inserted_rows
 from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER, Filter
-from airflow_ckpt_provider.tables.lance.upsert.sidecar import write_sidecar
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import Sidecar, write_sidecar
 from airflow_ckpt_provider.tables.lance.upsert.source import SourceKeys, keys_of
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
 from airflow_ckpt_provider.tables.protocol import Written
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, Split, StagedFile
     from airflow_ckpt_provider.tables.keys.index import Positions
     from airflow_ckpt_provider.tables.lance.deletions import Offsets
-    from airflow_ckpt_provider.tables.lance.upsert.sidecar import Sidecar
+    from airflow_ckpt_provider.tables.lance.upsert.sidecar import Mask
     from airflow_ckpt_provider.tables.lance.upsert.source import Source
     from airflow_ckpt_provider.tables.lance.writer import WriterFacts
 
@@ -39,6 +40,7 @@ class UpsertFacts(NamedTuple):
     :param update: whether rows of the source land whose key the dataset has.
     :param insert: whether the others do.
     :param sidecars: of all fragments, once they are matched, if not all rows of the source land.
+    :param earlier: the sidecars of the generation that this one replaces.
     """
 
     keys: tuple[str, ...]
@@ -47,6 +49,7 @@ class UpsertFacts(NamedTuple):
     update: bool = True
     insert: bool = True
     sidecars: tuple[Sidecar, ...] = ()
+    earlier: tuple[Sidecar, ...] = ()
 
     @property
     def all_land(self) -> bool:
@@ -78,55 +81,59 @@ class UpsertWriter(LanceWriter):
         if split.task == UNIQUE:
             keys.require_unique(int(split.read["bucket"]))  # type: ignore[call-overload]
             return Written(0, 0, (), None)
-        return self._match(int(split.read["fragment"]), upsert.version, keys, stem)  # type: ignore[call-overload]
+        return self._match(split.read, upsert.version, keys, stem)
 
     def remove(self, written: Written) -> None:
         """Remove the files of a split that lost the race to be published, but for one of the source that it took as it is."""
-        source = self._upsert.source
-        taken = frozenset() if source is None else frozenset(self.facts.files.path(name) for name in source.files)
+        files, source = self.facts.files, self._upsert.source
+        taken = frozenset() if source is None else frozenset(map(files.path, source.files))
         super().remove(written._replace(files=tuple(file for file in written.files if file.path not in taken)))
+        if written.scratch is not None and "sidecar" in written.scratch:
+            files.delete([f"{files.uri}/{Sidecar.from_json(written.scratch['sidecar']).name}"])
 
-    def _match(self, fragment_id: int, version: int, keys: SourceKeys, stem: str) -> Written:
+    def _match(self, read: JsonObject, version: int, keys: SourceKeys, stem: str) -> Written:
         """Which rows of a fragment have a key of the source, and which rows of the source those are.
 
-        :returns: with the fragment's description, if rows of it are replaced, and the sidecar's, if there is one, as ``scratch``.
+        Rows that the generation which is replaced has inserted are deleted, whatever their keys.
+
+        :returns: with the fragment's description, if rows of it are deleted, and the sidecar's, if any are found, as ``scratch``.
         """
         import lance
         import numpy as np
 
         files = self.facts.files
         dataset = lance.dataset(files.address, version=version, storage_options=files.storage_options)
-        fragment = dataset.get_fragment(fragment_id)
+        fragment = dataset.get_fragment(int(read["fragment"]))  # type: ignore[call-overload]
         if fragment is None:
-            raise TableMovedError(f"Version {version} of {files.uri} has no fragment {fragment_id}.")
-        live, hit = (np.zeros(fragment.physical_rows, dtype=np.bool_) for _ in range(2))
+            raise TableMovedError(f"Version {version} of {files.uri} has no fragment {read['fragment']}.")
+        live = _live(fragment)
+        inserted, hit = (np.zeros(fragment.physical_rows, dtype=np.bool_) for _ in range(2))
+        if EARLIER in read:
+            number: Any = read[EARLIER]
+            inserted = live & inserted_rows(files, self._upsert.earlier, number, fragment.physical_rows)
         sources: list[Positions] = []
         rows: list[Positions] = []
         for portion in keys.source.portions():
             loaded = keys.kept(portion)
             known = np.zeros(len(loaded.known), dtype=np.bool_)
             for offsets, columns, hashed in _rows(fragment, self._upsert.keys):
-                live[offsets] = True
-                own = np.flatnonzero(portion.holds(hashed, keys.source.buckets))
+                own = np.flatnonzero(portion.holds(hashed, keys.source.buckets) & ~inserted[offsets])
                 found = loaded.known.find([column.take(own) for column in columns], hashed[own])
                 hit[offsets[own[found >= 0]]] = True
                 known[found[found >= 0]] = True
             sources.append(loaded.source[known])
             rows.append(loaded.row[known])
-        if not hit.any():
-            return Written(0, 0, (), None)
-        written: list[StagedFile] = []
+        written: tuple[StagedFile, ...] = ()
         scratch: JsonObject = {}
-        if self._upsert.update:
-            deleted: Offsets = np.flatnonzero(hit | ~live).astype(np.uint32)
+        gone = inserted | hit if self._upsert.update else inserted
+        if gone.any():
+            deleted: Offsets = np.flatnonzero(gone | ~live).astype(np.uint32)
             scratch["fragment"], file = write_deletions(files, fragment.metadata, version, deleted, stem)
-            written.append(file)
-        if not self._upsert.all_land:
-            sidecar, file = write_sidecar(files, np.concatenate(sources), np.concatenate(rows), stem)
-            scratch["sidecar"] = sidecar.to_json()
-            written.append(file)
-        counts = {"updated": int(np.count_nonzero(hit))} if self._upsert.update else {}
-        return Written(0, sum(file.bytes for file in written), tuple(written), None, counts=counts, scratch=scratch)
+            written = (file,)
+        if hit.any():
+            scratch["sidecar"] = write_sidecar(files, np.concatenate(sources), np.concatenate(rows), stem).to_json()
+        counts = {"updated": int(np.count_nonzero(hit))} if self._upsert.update and hit.any() else {}
+        return Written(0, sum(file.bytes for file in written), written, None, counts=counts, scratch=scratch or None)
 
 
 class _Counted:
@@ -144,11 +151,26 @@ class _Counted:
             yield batch
 
 
-def _rows(fragment, keys: Sequence[str]):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - a LanceFragment
-    """Numbers of the live rows in the fragment, their keys in canonical form, and hashed, batch after batch."""
+def _live(fragment: Any) -> Mask:  # noqa: ANN401 - a LanceFragment
+    """Which of the fragment's physical rows are not deleted."""
     import numpy as np
 
+    live = np.zeros(fragment.physical_rows, dtype=np.bool_)
+    for batch in fragment.scanner(columns=[], with_row_address=True).to_batches():
+        live[_offsets(batch)] = True
+    return live
+
+
+def _offsets(batch: pa.RecordBatch) -> Positions:
+    """Numbers of rows in their fragment, from their addresses."""
+    import numpy as np
+
+    addresses = batch.column("_rowaddr").to_numpy(zero_copy_only=False)
+    return (addresses & np.uint64(0xFFFFFFFF)).astype(np.int64)  # type: ignore[no-any-return]
+
+
+def _rows(fragment, keys: Sequence[str]):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - a LanceFragment
+    """Numbers of the live rows in the fragment, their keys in canonical form, and hashed, batch after batch."""
     for batch in fragment.scanner(columns=list(keys), with_row_address=True, batch_size=_BATCH_ROWS).to_batches():
-        addresses = batch.column("_rowaddr").to_numpy(zero_copy_only=False)
         columns, hashed = keys_of(batch, keys)
-        yield (addresses & np.uint64(0xFFFFFFFF)).astype(np.int64), columns, hashed
+        yield _offsets(batch), columns, hashed

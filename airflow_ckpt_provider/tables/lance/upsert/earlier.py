@@ -1,0 +1,82 @@
+"""What a replacement of an upsert takes away: the rows that the earlier generation has inserted, and no others.
+
+Rows that took the place of rows of others stay, as those of the dataset that they are by now, and are matched as such.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_ckpt_provider.tables.lance.commit import require_there
+from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.modes import names_of
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import matched_rows, sidecars_of
+from airflow_ckpt_provider.tables.lance.upsert.source import Source
+from airflow_ckpt_provider.tables.sealed import own_files
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lance import LanceDataset
+
+    from airflow_ckpt_provider.tables.lance.files import DatasetFiles
+    from airflow_ckpt_provider.tables.lance.upsert.sidecar import Mask, Sidecar
+    from airflow_ckpt_provider.tables.protocol import Sealed
+
+
+#: What a match split of such a data file has, besides its fragment: see ``Earlier.numbers``.
+EARLIER = "earlier"
+
+
+class Earlier(NamedTuple):
+    """What the generation that is replaced has landed.
+
+    :param files: rows of each of its data files, by the file's name.
+    :param numbers: which file of its source each of them is; None for one that holds only some rows of such a file, all inserted.
+    :param sidecars: which rows of the source were found.
+    """
+
+    files: Mapping[str, int] = MappingProxyType({})
+    numbers: Mapping[str, int | None] = MappingProxyType({})
+    sidecars: tuple[Sidecar, ...] = ()
+
+    @classmethod
+    def of(cls, replaced: Sealed | None) -> Earlier:
+        """From its sealed checkpoint."""
+        if replaced is None:
+            return cls()
+        own, source = names_of(own_files(replaced)), Source.of_plan(replaced.plan)
+        numbered = {} if source is None else {name: number for number, name in enumerate(source.files)}
+        staged = (fragment for one in replaced.seal.manifests for fragment in StagedFragments.from_json(one).fragments)
+        files = {fragment.name: fragment.rows for fragment in staged if fragment.name in own}
+        return cls(files, {name: numbered.get(name) for name in files}, tuple(sidecars_of(replaced.staged).values()))
+
+    def file_of(self, fragment: Any) -> str | None:  # noqa: ANN401 - a FragmentMetadata
+        """The one of its data files that a fragment holds, if it holds any."""
+        return next((file.path for file in fragment.files if file.path in self.files), None)
+
+    def require_there(self, files: DatasetFiles, dataset: LanceDataset) -> None:
+        """Check that every row that was inserted is where it was written, or deleted there.
+
+        :raises TableMovedError: if not.
+        """
+        missing = self.files.keys() - {self.file_of(fragment.metadata) for fragment in dataset.get_fragments()}
+        require_there(sum(bool(self._inserted(files, name).any()) for name in missing), dataset)
+
+    def _inserted(self, files: DatasetFiles, name: str) -> Mask:
+        return inserted_rows(files, self.sidecars, self.numbers[name], self.files[name])
+
+
+def inserted_rows(files: DatasetFiles, sidecars: Sequence[Sidecar], number: int | None, rows: int) -> Mask:
+    """Which rows of one data file of the generation that is replaced it has inserted.
+
+    :param sidecars: of that generation.
+    :param number: see ``Earlier.numbers``.
+    :param rows: of the file.
+    """
+    import numpy as np
+
+    if number is None:
+        return np.ones(rows, dtype=np.bool_)
+    return ~matched_rows(files, sidecars, number, rows)
