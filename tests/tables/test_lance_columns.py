@@ -311,3 +311,30 @@ def test_files_that_nobody_refers_to_carry_the_name_of_their_attempt(world):
     # The parts of which files were joined: four fragments of three ranges.
     assert len(left) == 12
     assert all("/ckpt-" in path for path in left)
+
+
+BLOB = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+
+
+def lengths(batch):
+    return pa.record_batch({"length": [len(one) for one in batch["b"].to_pylist()]})
+
+
+BLOBS = [(BLOB, version) for version in ("2.1", "2.2", "2.3")] + [(lance.blob_field("b"), version) for version in ("2.2", "2.3")]
+
+
+@pytest.mark.parametrize(("field", "version"), BLOBS)
+def test_blobs_of_any_kind_are_given_to_the_transform_and_stay_what_they_are(tmp_path, field, version):
+    """Also of those that no row could be written with."""
+    world = LanceWorld(tmp_path)
+    blobs = [b"x" * 1000 * n for n in range(30)]
+    values = blobs if field is BLOB else lance.blob_array(blobs)
+    data = pa.table({"id": range(30), "b": values}, schema=pa.schema([("id", pa.int64()), field]))
+    lance.write_dataset(data, world.uri, data_storage_version=version)
+    world.dataset.delete("id = 3")
+    add_columns(world, function=lengths, read=("b",))
+    dataset = world.dataset
+    dataset.validate()
+    left = [n for n in range(30) if n != 3]
+    assert dataset.to_table(columns=["id", "length"]).to_pylist() == [{"id": n, "length": 1000 * n} for n in left]
+    assert [blob.readall() for blob in dataset.take_blobs("b", indices=range(29))] == [blobs[n] for n in left]

@@ -217,13 +217,14 @@ def test_a_dataset_is_not_created_with_blobs_that_would_be_unreadable(uri, field
     assert not os.path.exists(uri)
 
 
+@pytest.mark.parametrize(("mode", "parameters"), [("append", {}), ("overwrite", {}), ("upsert", {"upsert_keys": ["id"]})], ids=str)
 @pytest.mark.parametrize("version", ["2.2", "2.3"])
-def test_a_dataset_with_blobs_of_the_second_kind_is_refused_before_anything_is_staged(uri, version):
+def test_a_dataset_with_blobs_that_would_be_unreadable_is_refused_before_anything_is_staged(uri, version, mode, parameters):
     data = pa.table({"id": [1], "b": [b"x"]}, schema=pa.schema([("id", pa.int64()), BLOB]))
     lance.write_dataset(data, uri, data_storage_version=version)
     before = names_below_data(uri)
     with pytest.raises(UnsupportedTableError, match=rf"column 'b' is a blob, which is not supported.*{version}"):
-        LanceTarget(uri).binding()
+        LanceTarget(uri).validate(mode, parameters)
     assert names_below_data(uri) == before
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.exceptions import InvalidInputError, UnsupportedTableError
 from airflow_ckpt_provider.tables.lance.commit import adding, overwriting
-from airflow_ckpt_provider.tables.lance.schema import schema_from_json
+from airflow_ckpt_provider.tables.lance.schema import schema_from_json, unwritable
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
 from airflow_ckpt_provider.tables.sealed import own_files
 
@@ -46,7 +46,15 @@ class Append:
         self.parameters = parameters
 
     def validate(self, dataset: LanceDataset | None) -> None:
-        """Refuse parameters that cannot work on this dataset (None: it does not exist yet)."""
+        """Refuse parameters that cannot work on this dataset (None: it does not exist yet).
+
+        :raises UnsupportedTableError: if it has columns that cannot be written.
+        """
+        lines = [] if dataset is None else unwritable(dataset.schema, dataset.data_storage_version)
+        if dataset is not None and lines:
+            raise UnsupportedTableError(
+                f"The Lance dataset {dataset.uri} has columns that cannot be written from here:\n  " + "\n  ".join(lines)
+            )
 
     def first(self, dataset: LanceDataset, plan: Plan, made: Callable[[], pa.Schema], replaced: Sealed | None) -> Plan:
         """The source's plan, with what the mode pins beside it; see ``Table.first``."""

@@ -123,11 +123,6 @@ class LanceTarget:
     def binding(self) -> TableBinding:
         """Columns and version of the dataset as it is now."""
         dataset = self.load()
-        lines = unwritable(dataset.schema, dataset.data_storage_version)
-        if lines:
-            raise UnsupportedTableError(
-                f"The Lance dataset {self.identifier} has columns that cannot be written from here:\n  " + "\n  ".join(lines)
-            )
         return TableBinding(
             format=FORMAT,
             identifier=self.identifier,

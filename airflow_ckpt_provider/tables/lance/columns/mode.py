@@ -50,7 +50,7 @@ class AddColumns(Append):
     pins_columns = False
 
     def validate(self, dataset: LanceDataset | None) -> None:
-        """Refuse columns to be read that the dataset does not have."""
+        """Refuse columns to be read that the dataset does not have. What the others hold does not matter."""
         names = [] if dataset is None else dataset.schema.names
         strange = [name for name in self._read if name not in names]
         if dataset is not None and strange:

@@ -45,6 +45,7 @@ class Upsert(UpsertParameters, Append):
 
     def validate(self, dataset: LanceDataset | None) -> None:
         """Refuse keys that cannot be keys of this dataset, and what would write nothing at all."""
+        super().validate(dataset)
         for name, values in CHOICES.items():
             if self.parameters.get(name, values[0]) not in values:
                 raise InvalidInputError(f"{name}={self.parameters[name]!r}: the values are {' and '.join(map(repr, values))}.")
