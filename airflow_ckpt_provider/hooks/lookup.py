@@ -10,7 +10,7 @@ from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook, storage_options
 from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
-from airflow_ckpt_provider.tables.lance.table import FORMAT as LANCE
+from airflow_ckpt_provider.tables.lance.binding import FORMAT as LANCE
 from airflow_ckpt_provider.tables.lance.table import LanceTarget
 
 if TYPE_CHECKING:

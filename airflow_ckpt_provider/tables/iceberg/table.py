@@ -6,38 +6,30 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from airflow_ckpt_provider.checkpoint.documents import StagedFile, TableBinding
-from airflow_ckpt_provider.checkpoint.location import refuse_credentials
+from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
-    RetryableError,
     RolledBackError,
     RowCountError,
     SchemaMismatchError,
-    TableExistsError,
-    TableMissingError,
     TableMovedError,
-    UnsupportedTableError,
-    first_line,
 )
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, ScanFile
 from airflow_ckpt_provider.scan.sizes import file_sizes
 from airflow_ckpt_provider.tables.fit import require_fit
+from airflow_ckpt_provider.tables.iceberg.binding import NamedTable
 from airflow_ckpt_provider.tables.iceberg.commit import Commit, commit_once, find
-from airflow_ckpt_provider.tables.iceberg.creation import CREATION, new_table, pinned, unborn
+from airflow_ckpt_provider.tables.iceberg.creation import CREATION
 from airflow_ckpt_provider.tables.iceberg.evolution import (
     evolve,
     pinned_schema,
     require_evolved_safely,
     require_specs,
-    schema_fingerprint,
 )
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
 from airflow_ckpt_provider.tables.iceberg.history import MAIN
 from airflow_ckpt_provider.tables.iceberg.landing import head_id, require_unread
-from airflow_ckpt_provider.tables.iceberg.manifests import FORMAT_VERSION, StagedManifest
+from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
 from airflow_ckpt_provider.tables.iceberg.marks import mark_of, marks_of, moves_mark, require_marks
 from airflow_ckpt_provider.tables.iceberg.merging import merge, worth_merging
 from airflow_ckpt_provider.tables.iceberg.modes import mode_of
@@ -52,16 +44,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
-    from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
-    from pyiceberg.table.metadata import TableMetadata
 
-    from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan
+    from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan, TableBinding
     from airflow_ckpt_provider.tables.iceberg.cover import Removal
     from airflow_ckpt_provider.tables.protocol import Landed, Sealed, StagedOf, Writer
-
-#: Stored in the header and in references.
-FORMAT = "iceberg"
 
 #: What an error says of staged files that are gone.
 _WHAT_DELETES = (
@@ -69,66 +56,8 @@ _WHAT_DELETES = (
 )
 
 
-class IcebergTarget:
-    """A table in a catalog.
-
-    :param catalog: an open pyiceberg catalog.
-    :param identifier: ``namespace.table``.
-    :param branch: branch that commits land on; one that does not exist begins where the main branch is.
-    :raises InvalidInputError: if the identifier is none.
-    """
-
-    def __init__(self, catalog: Catalog, identifier: str, branch: str = MAIN) -> None:
-        if "." not in identifier or not all(identifier.split(".")):
-            raise InvalidInputError(f"table={identifier!r} is not of the form 'namespace.table'.")
-        self.catalog = catalog
-        self.identifier = identifier
-        self.branch = branch
-
-    def load(self) -> Table:
-        """The table as it is now.
-
-        :raises TableMissingError: if it does not exist.
-        :raises UnsupportedTableError: if it is not a version 2 table of Parquet files.
-        """
-        from pyiceberg.exceptions import NoSuchTableError
-
-        try:
-            table = self.catalog.load_table(self.identifier)
-        except NoSuchTableError as error:
-            raise TableMissingError(
-                f"The Iceberg table {self.identifier} does not exist in the catalog {self.catalog.name!r}. Create it first, or "
-                "check the name and the Iceberg connection."
-            ) from error
-        except Exception as error:
-            raise RetryableError(
-                f"The Iceberg table {self.identifier} could not be loaded from the catalog {self.catalog.name!r}: "
-                f"{type(error).__name__}: {first_line(error)}"
-            ) from error
-        self._require_writable(table)
-        return table
-
-    def _require_writable(self, table: Table) -> None:
-        version = table.metadata.format_version
-        if version != FORMAT_VERSION:
-            raise UnsupportedTableError(
-                f"The Iceberg table {self.identifier} has format version {version}; only version 2 can be written by staged "
-                "manifests. "
-                + ("Upgrade it: table.transaction().upgrade_table_version(2)." if version < FORMAT_VERSION else "Use a v2 table.")
-            )
-        file_format = table.metadata.properties.get("write.format.default", "parquet").lower()
-        if file_format != "parquet":
-            raise UnsupportedTableError(
-                f"The Iceberg table {self.identifier} wants {file_format} files (write.format.default); only Parquet is written."
-            )
-        refuse_credentials(table.metadata.location)
-        if self.branch in table.metadata.refs and table.metadata.refs[self.branch].snapshot_ref_type != "branch":
-            raise InvalidInputError(f"branch={self.branch!r} is a tag of the table {self.identifier}, which no commit moves.")
-        if self.branch != MAIN and not table.metadata.refs:
-            raise InvalidInputError(
-                f"branch={self.branch!r}: the table {self.identifier} has no snapshot yet, and Iceberg lets a table begin on its "
-                f"branch {MAIN!r} only. Commit something there first."
-            )
+class IcebergTarget(NamedTable):
+    """A table that is written to; see ``Table``."""
 
     def validate(self, mode: str, parameters: JsonObject) -> None:
         """Refuse what cannot work before anything is read or recorded."""
@@ -141,51 +70,9 @@ class IcebergTarget:
         elif self.branch != MAIN:
             raise InvalidInputError(f"mode='create' begins a table on its branch {MAIN!r}, not on {self.branch!r}.")
 
-    def binding(self) -> TableBinding:
-        """Identity, schema and spec of the table as it is now."""
-        return self._binding(self.load().metadata)
-
-    def creation(self, rows: pa.Schema, parameters: JsonObject) -> TableBinding:
-        """Identity, schema and spec of a table to be; see ``Table.creation``."""
-        if self._load_if_any() is not None:
-            raise self._exists()
-        table = new_table(self.catalog, self.identifier, rows, parameters)
-        self._require_writable(table)
-        return msgspec.structs.replace(self._binding(table.metadata), creation=pinned(table.metadata))
-
-    def require_creatable(self, binding: TableBinding) -> None:
-        """Check that nobody else created the table; see ``Table.require_creatable``."""
-        table = self._load_if_any()
-        if table is not None and str(table.metadata.table_uuid) != binding.uuid:
-            raise self._exists()
-
-    def _load_if_any(self) -> Table | None:
-        try:
-            return self.load()
-        except TableMissingError:
-            return None
-
-    def _exists(self) -> TableExistsError:
-        return TableExistsError(
-            f"mode='create' makes the table {self.identifier}, and there is one of that name in the catalog {self.catalog.name!r}, "
-            "which this write did not make. Nothing was changed. Use mode='append' or 'overwrite' to write into it, another "
-            "table name, or drop it."
-        )
-
     def evolve(self, rows: pa.Schema) -> list[str]:
         """Let the table's schema grow so that ``rows`` fit; see ``Table.evolve``."""
         return evolve(self.load, rows)
-
-    def _binding(self, metadata: TableMetadata) -> TableBinding:
-        return TableBinding(
-            format=FORMAT,
-            identifier=self.identifier,
-            uuid=str(metadata.table_uuid),
-            branch=self.branch,
-            schema_id=metadata.current_schema_id,
-            spec_id=metadata.default_spec_id,
-            schema_fingerprint=schema_fingerprint(metadata.schema()),
-        )
 
     def base(self, binding: TableBinding) -> Base:
         """The table as it is now; its history stands at its last sequence number."""
@@ -250,26 +137,6 @@ class IcebergTarget:
         places = table.location_provider()
         merged = merge(table.io, own, lambda number: places.new_metadata_location(f"{start}-{number:05d}.avro"))
         return [manifest.to_json() for manifest in merged]
-
-    def load_bound(self, binding: TableBinding) -> Table:
-        """The table as it is now, if it is still the one that was bound (I6); the table to be, if it is to be created.
-
-        :raises TableExistsError: if it is to be created and somebody else created one of its name.
-        :raises TableMissingError: if another table has its name now.
-        """
-        if binding.creation is None:
-            table = self.load()
-        else:
-            table = self._load_if_any() or unborn(self.catalog, self.identifier, binding.creation)
-        if str(table.metadata.table_uuid) != binding.uuid:
-            if binding.creation is not None:
-                raise self._exists()
-            raise TableMissingError(
-                f"The Iceberg table {self.identifier} was dropped and created anew since this checkpoint was begun: it was "
-                f"{binding.uuid} and is {table.metadata.table_uuid}. Rows staged for the old table are not committed to the new "
-                "one. Run the stage under another idempotence key."
-            )
-        return table
 
     def find(self, group: Group, headers: Sequence[Header]) -> Landed | None:
         """Look for the commit of ``group`` in the table's history; with the headers of all, it must be the commit of those."""

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import functools
-import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.checkpoint.documents import StagedFile, TableBinding
+from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
     NotSupportedYetError,
     RolledBackError,
     RowCountError,
-    SchemaMismatchError,
-    TableExistsError,
-    TableMissingError,
-    UnsupportedTableError,
 )
-from airflow_ckpt_provider.scan.lance import dataset_uri, made_at, open_dataset
 from airflow_ckpt_provider.tables.fit import require_fit
+from airflow_ckpt_provider.tables.lance.binding import MADE_BY, STORAGE_VERSION, NamedDataset
 from airflow_ckpt_provider.tables.lance.commit import Commit, commit_once
-from airflow_ckpt_provider.tables.lance.files import DatasetFiles
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import Search, find
 from airflow_ckpt_provider.tables.lance.modes import mode_of
@@ -28,10 +22,7 @@ from airflow_ckpt_provider.tables.lance.scan import DataFile, FileScan
 from airflow_ckpt_provider.tables.lance.schema import (
     LEAVES_ONLY,
     file_fields,
-    fingerprint,
     schema_from_json,
-    schema_to_json,
-    unwritable,
 )
 from airflow_ckpt_provider.tables.lance.writer import WriterFacts
 from airflow_ckpt_provider.tables.once import keys_of
@@ -42,70 +33,21 @@ from airflow_ckpt_provider.tables.summary import identity_of
 from airflow_ckpt_provider.tables.together import adds_only, require_together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import pyarrow as pa
     from lance import LanceDataset
 
-    from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan
+    from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan, TableBinding
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
     from airflow_ckpt_provider.tables.protocol import Landed, Sealed, StagedOf, Writer
-
-#: Stored in the header and in references.
-FORMAT = "lance"
 
 #: What an error says of staged files that are gone.
 _WHAT_DELETES = "Lance's clean-up of old versions deletes files that no version refers to once they are seven days old; if so,"
 
-#: The only line of versions that is written to.
-BRANCH = "main"
 
-#: File format of datasets that are created, where nothing else is asked for.
-STORAGE_VERSION = "2.2"
-
-#: Property of the transaction that makes a dataset: which binding it was made by.
-MADE_BY = "airflow.checkpoint.dataset"
-
-
-class LanceTarget:
-    """A dataset at a URI.
-
-    :param uri: local path or object storage, such as ``s3://bucket/vectors.lance``.
-    :param options: storage options, with credentials.
-    :raises InvalidInputError: if the URI is none, or carries credentials.
-    """
-
-    branch = BRANCH
-
-    def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
-        self.identifier = dataset_uri(uri)
-        self.files = DatasetFiles(self.identifier, dict(options or {}))
-
-    def load(self) -> LanceDataset:
-        """The dataset as it is now.
-
-        :raises TableMissingError: if it does not exist.
-        :raises UnsupportedTableError: if its files are of a format that cannot be written from here.
-        """
-        dataset = open_dataset(self.identifier, self.files.options)
-        if dataset is None:
-            raise TableMissingError(
-                f"There is no Lance dataset at {self.identifier}. Write it with mode='create' first, or check the URI and the "
-                "connection."
-            )
-        version = dataset.data_storage_version
-        if version not in LEAVES_ONLY:
-            raise UnsupportedTableError(
-                f"The Lance dataset {self.identifier} has files of the storage version {version}; written are "
-                f"{', '.join(LEAVES_ONLY)}. Copy it into a dataset of one of those."
-            )
-        return dataset
-
-    def _load_if_any(self) -> LanceDataset | None:
-        try:
-            return self.load()
-        except TableMissingError:
-            return None
+class LanceTarget(NamedDataset):
+    """A dataset that is written to; see ``Table``."""
 
     # -- before anything is staged ----------------------------------------------------------------------------------------
 
@@ -119,55 +61,6 @@ class LanceTarget:
         if version not in LEAVES_ONLY:
             raise InvalidInputError(f"storage_version={version!r}: the versions are {', '.join(LEAVES_ONLY)}.")
         own.validate(None if mode == "create" else self.load())
-
-    def binding(self) -> TableBinding:
-        """Columns and version of the dataset as it is now."""
-        dataset = self.load()
-        return TableBinding(
-            format=FORMAT,
-            identifier=self.identifier,
-            uuid="",
-            branch=BRANCH,
-            schema_id=0,
-            spec_id=0,
-            schema_fingerprint=fingerprint(dataset.lance_schema),
-            base={"version": dataset.version, "committed_at": made_at(dataset).isoformat()},
-        )
-
-    def creation(self, rows: pa.Schema, parameters: JsonObject) -> TableBinding:
-        """Columns of a dataset to be; see ``Table.creation``."""
-        from lance.schema import LanceSchema
-
-        if self._load_if_any() is not None:
-            raise self._exists()
-        version = str(parameters.get("storage_version", STORAGE_VERSION))
-        lines = unwritable(rows, version)
-        if lines:
-            raise SchemaMismatchError(
-                f"The rows cannot be in a Lance dataset, {self.identifier}, of the storage version {version}:\n  "
-                + "\n  ".join(lines)
-                + "\nChange the transform, or the storage_version."
-            )
-        return TableBinding(
-            format=FORMAT,
-            identifier=self.identifier,
-            uuid=uuid.uuid4().hex,
-            branch=BRANCH,
-            schema_id=0,
-            spec_id=0,
-            schema_fingerprint=fingerprint(LanceSchema.from_pyarrow(rows)),
-            creation={"schema": schema_to_json(rows), "storage_version": version},
-        )
-
-    def require_creatable(self, binding: TableBinding) -> None:
-        """Check that nobody else created the dataset; see ``Table.require_creatable``."""
-        self.load_bound(binding)
-
-    def _exists(self) -> TableExistsError:
-        return TableExistsError(
-            f"mode='create' makes the Lance dataset {self.identifier}, and there is one, which this write did not make. Nothing "
-            "was changed. Use mode='append' or 'overwrite' to write into it, another URI, or remove it."
-        )
 
     def evolve(self, rows: pa.Schema) -> list[str]:
         """Refused; see ``Table.evolve``."""
@@ -233,63 +126,13 @@ class LanceTarget:
             fields = file_fields(LanceSchema.from_pyarrow(schema))
             return WriterFacts(self.identifier, self.files, schema, tuple(fields), str(binding.creation["storage_version"]))
         if dataset is None:
-            raise self._missing(binding)
+            raise self.missing(binding)
         if pinned:
-            self._require_columns(dataset, binding)
+            self.require_columns(dataset, binding)
         fields = file_fields(dataset.lance_schema)
         return WriterFacts(self.identifier, self.files, dataset.schema, tuple(fields), dataset.data_storage_version)
 
     # -- committing -------------------------------------------------------------------------------------------------------
-
-    def load_bound(self, binding: TableBinding) -> LanceDataset | None:
-        """The dataset as it is now, if it is still the one that was bound (I6); None if it is to be created.
-
-        :raises TableExistsError: if it is to be created and somebody else created one.
-        :raises TableMissingError: if it was removed, or made anew, since.
-        """
-        dataset = self._load_if_any()
-        if binding.creation is not None:
-            if dataset is not None and not self._made_by(dataset, binding):
-                raise self._exists()
-            return dataset
-        if dataset is None or not self._still(dataset, binding):
-            raise self._missing(binding)
-        return dataset
-
-    def _made_by(self, dataset: LanceDataset, binding: TableBinding) -> bool:
-        """Whether the first version is of the binding's own making; True if that was cleaned up, and the search has to tell."""
-        try:
-            first = dataset.read_transaction(1)
-        except OSError:
-            return True
-        return first is not None and (first.transaction_properties or {}).get(MADE_BY) == binding.uuid
-
-    def _still(self, dataset: LanceDataset, binding: TableBinding) -> bool:
-        """Whether the version that was bound is one of this dataset; True if it was cleaned up."""
-        bound: Any = binding.base or {}
-        if dataset.version < int(bound["version"]):
-            return False
-        try:
-            then = dataset if dataset.version == bound["version"] else dataset.checkout_version(bound["version"])
-        except (OSError, ValueError):
-            return True
-        return made_at(then).isoformat() == str(bound["committed_at"])
-
-    def _missing(self, binding: TableBinding) -> TableMissingError:
-        bound: Any = binding.base or {}
-        return TableMissingError(
-            f"The Lance dataset {self.identifier} that this checkpoint was begun with, at version {bound.get('version')} of "
-            f"{bound.get('committed_at')}, is gone, or was made anew since. Rows staged for it are not committed to another one. "
-            "Run the stage under another idempotence key."
-        )
-
-    def _require_columns(self, dataset: LanceDataset, binding: TableBinding) -> None:
-        if fingerprint(dataset.lance_schema) != binding.schema_fingerprint:
-            raise SchemaMismatchError(
-                f"The columns of the Lance dataset {self.identifier} were changed since this checkpoint was begun, and Lance would "
-                "read the staged rows by the old columns' ids. Nothing was committed. Redo the write with the configuration "
-                '{"checkpoint": "restart"}.'
-            )
 
     def find(self, group: Group, headers: Sequence[Header]) -> Landed | None:
         """Look for the commit of ``group`` in the dataset's versions; with the headers of all, it must be the commit of those."""
@@ -348,7 +191,7 @@ class LanceTarget:
         def check(dataset: LanceDataset | None) -> None:
             for one in sealed:
                 if dataset is not None and mode.pins_columns:
-                    self._require_columns(dataset, one.header.table)
+                    self.require_columns(dataset, one.header.table)
             if dataset is None:
                 # Whoever removed a dataset that stood here has removed its folder, and what was staged in it, just now or earlier.
                 named = [StagedFile(self.files.path(fragment.name), fragment.bytes) for one in staged for fragment in one.fragments]
