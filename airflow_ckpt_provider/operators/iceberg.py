@@ -90,6 +90,7 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
             source=source,
             transform=transform,
             mode=mode,
+            evolve_schema=evolve_schema,
             idempotence_key=idempotence_key,
             on_change=on_change,
             on_rerun=on_rerun,
@@ -108,17 +109,12 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
         self.table_properties = table_properties
         self.location = location
         self.branch = branch
-        self.evolve_schema = evolve_schema
         self.iceberg_conn_id = iceberg_conn_id
         self._parameters()
 
     @property
     def _table_conn_id(self) -> str:
         return self.iceberg_conn_id
-
-    @property
-    def _evolve_schema(self) -> bool:  # type: ignore[override]
-        return self.evolve_schema
 
     def _target(self) -> IcebergTarget:
         return IcebergTarget(iceberg_catalog(self.iceberg_conn_id), self.table, self.branch)

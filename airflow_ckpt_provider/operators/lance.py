@@ -46,6 +46,8 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         retry computes what was not finished again, so choose few where a row takes long
     :param storage_version: with ``create``: version of the file format (templated)
     :param stable_row_ids: with ``create``: whether rows keep their ids when they are moved
+    :param evolve_schema: add columns that the dataset lacks, as optional ones, in a version of its own before the first row is
+        staged
     :param idempotence_key: the name under which this write is remembered, up to 512 characters. Default: DAG, task, run and map
         index (templated)
     :param on_change: what to do if the key belongs to a write with another dataset, source, mode or transform: ``"fail"``, or
@@ -79,6 +81,7 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         rows_per_split: int | None = None,
         storage_version: str | None = None,
         stable_row_ids: bool | None = None,
+        evolve_schema: bool = False,
         idempotence_key: str | None = None,
         on_change: Literal["fail", "restart", "continue"] = "fail",
         on_rerun: Literal["reuse", "replace"] = "reuse",
@@ -92,6 +95,7 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
             source=source,
             transform=transform,
             mode=mode,
+            evolve_schema=evolve_schema,
             idempotence_key=idempotence_key,
             on_change=on_change,
             on_rerun=on_rerun,
@@ -117,6 +121,8 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
 
     def _require_usable(self, mode: str, source: object, transform: object) -> None:
         if mode == "add_columns":
+            if self.evolve_schema:
+                raise InvalidInputError("mode='add_columns' adds what its transform returns, and takes no evolve_schema.")
             if source is not None:
                 raise InvalidInputError("mode='add_columns' reads the dataset that it adds columns to, and takes no source.")
             if transform is None:

@@ -45,15 +45,13 @@ if TYPE_CHECKING:
 class CheckpointedWriteOperator(BaseOperator):
     """What the stages of all table formats have in common; see ``CheckpointedIcebergWriteOperator``."""
 
-    #: Whether the table's schema may grow before the first row is staged.
-    _evolve_schema: bool = False
-
     def __init__(
         self,
         *,
         source: Source | str | None,
         transform: Callable[..., Any] | str | None,
         mode: str,
+        evolve_schema: bool,
         idempotence_key: str | None,
         on_change: Literal["fail", "restart", "continue"],
         on_rerun: Literal["reuse", "replace"],
@@ -64,6 +62,7 @@ class CheckpointedWriteOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         require_policies(on_change, on_rerun)
+        self.evolve_schema = evolve_schema
         self._require_usable(mode, source, transform)
         # Airflow renders templates inside a source in place: a copy of its own keeps mapped tasks apart.
         self.source = copy.copy(source)
@@ -178,7 +177,7 @@ class CheckpointedWriteOperator(BaseOperator):
             origin=origin,
             on_change="restart" if self.on_change == "restart" else "fail",
             on_rerun="replace" if self.on_rerun == "replace" else "reuse",
-            evolve_schema=self._evolve_schema,
+            evolve_schema=self.evolve_schema,
             sample=_sample(source, options, session),
             restart_token=restart_token(context),
         )

@@ -168,6 +168,14 @@ def _patch_lance_commits(dataset: ModuleType, effects: Effects) -> None:
         return effects.around("commit of the table", lambda: commit(*args, **settings))
 
     dataset.LanceDataset.commit = staticmethod(counted)
+    add_columns = dataset.LanceDataset.add_columns
+
+    def counted_growth(self: Any, *args: Any, **settings: Any) -> Any:
+        if self.uri.startswith("memory://"):
+            return add_columns(self, *args, **settings)
+        return effects.around("growth of the table", lambda: add_columns(self, *args, **settings))
+
+    dataset.LanceDataset.add_columns = counted_growth
 
 
 #: Where effects happen, by the module that makes them happen.

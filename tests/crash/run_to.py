@@ -46,8 +46,15 @@ def marked(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(index, "kind", pa.array(["marked"] * batch.num_rows))
 
 
+def wider(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A transform that adds a column."""
+    import pyarrow as pa
+
+    return batch.append_column("extra", pa.array(["new"] * batch.num_rows))
+
+
 #: What a JSON request may say of a write besides its key and input.
-_SETTINGS = ("mode", "parameters", "on_rerun", "on_change", "restart_token")
+_SETTINGS = ("mode", "parameters", "on_rerun", "on_change", "restart_token", "evolve_schema")
 
 
 def request_of(world: World, facts: dict[str, Any]) -> WriteRequest:
@@ -55,6 +62,8 @@ def request_of(world: World, facts: dict[str, Any]) -> WriteRequest:
     changes = {name: facts[name] for name in _SETTINGS if name in facts}
     if facts.get("marked"):
         changes["transform"] = marked
+    if facts.get("wider"):
+        changes["transform"] = wider
     return world.request(
         facts.get("key", "orders"), source=Files(f"{world.input}/{facts.get('input', '*.parquet')}", max_split_bytes=1), **changes
     )

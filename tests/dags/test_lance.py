@@ -209,6 +209,21 @@ def test_a_dataset_is_created_filled_and_overwritten_each_in_one_version(dag_wor
     assert dataset.has_stable_row_ids
 
 
+def test_a_dataset_grows_by_the_columns_that_the_rows_have(dag_world, run_dag, uri):
+    dag_world.put_files(files=2)
+
+    def noted(batch):
+        return batch.append_column("note", pa.array(["new"] * batch.num_rows))
+
+    with DAG("lance_growth", schedule=None, start_date=start()) as dag:
+        staged = stage(dag_world, uri, transform=noted, evolve_schema=True)
+        chain(staged, commit_of(staged))
+    assert run_dag(dag).state == "success"
+    dataset = lance.dataset(uri)
+    assert [dataset.count_rows("note = 'new'"), dataset.count_rows("note is null")] == [200, 0]
+    assert versions(uri) == [1, 2, 3]
+
+
 def test_a_dataframe_is_written_into_a_new_dataset(dag_world, run_dag, tmp_path):
     uri = str(tmp_path / "frames.lance")
 
@@ -297,7 +312,7 @@ def parsed(**changes):
 def test_every_mode_is_taken_with_its_parameters():
     parsed()
     parsed(mode="create", storage_version="2.1", stable_row_ids=True)
-    parsed(mode="overwrite", on_rerun="replace", on_change="restart")
+    parsed(mode="overwrite", on_rerun="replace", on_change="restart", evolve_schema=True)
     parsed(mode="{{ params.mode }}", storage_version="{{ params.version }}")
 
 
@@ -329,7 +344,7 @@ def test_the_policy_of_a_later_version_is_refused_at_parse_time():
         parsed(on_change="continue")
 
 
-@pytest.mark.parametrize("parameter", ["partition_by", "overwrite_filter", "branch", "table", "evolve_schema"])
+@pytest.mark.parametrize("parameter", ["partition_by", "overwrite_filter", "branch", "table"])
 def test_parameters_of_an_iceberg_stage_are_refused_at_parse_time(parameter):
     with pytest.raises(TypeError, match=parameter):
         parsed(**{parameter: "x"})
@@ -407,6 +422,7 @@ def test_columns_that_are_added_survive_a_failed_try_and_land_in_one_version(dag
         ({"transform": None}, "needs a transform"),
         ({"read_columns": None}, "needs read_columns"),
         ({"rows_per_split": 0}, "rows_per_split=0 is not a number from 1"),
+        ({"evolve_schema": True}, "takes no evolve_schema"),
         ({"mode": "append"}, "source=None is neither"),
         ({"mode": "append", "source": "/in/*.parquet"}, "read_columns belongs to mode='add_columns'"),
     ],

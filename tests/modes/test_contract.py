@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import lance
 import msgspec
@@ -333,6 +334,92 @@ def test_a_replacement_of_an_upsert_takes_away_what_it_inserted_and_no_row_of_ot
         empty.commit(empty.stage(empty.request(**UPSERT, **REPLACE, transform=transform)))
         # What took the place of rows of others stays, or those would be gone.
         assert kinds(empty) == (left | {*range(200, 400)}, {*range(400, 600), *FOREIGN})
+
+
+# -- columns that grow -----------------------------------------------------------------------------------------------------
+
+EVOLVE = {"evolve_schema": True}
+
+
+def wider(batch):
+    return batch.append_column("extra", pa.array([f"x{n}" for n in batch["id"].to_pylist()]))
+
+
+def without_type(batch):
+    return batch.append_column("extra", pa.nulls(batch.num_rows))
+
+
+def as_text(batch):
+    return batch.set_column(batch.schema.get_field_index("value"), "value", batch["value"].cast(pa.string()))
+
+
+def extras(world):
+    return {row["id"]: row["extra"] for row in world.read()}
+
+
+@pytest.mark.parametrize("more", [{}, {"mode": "overwrite"}, UPSERT], ids=["append", "overwrite", "upsert"])
+def test_columns_that_the_table_lacks_are_added_as_optional_ones(empty, more):
+    empty.make(HALF)
+    ids = range(1000, 1400)
+    for file, start in enumerate(range(1000, 1400, 100)):
+        pq.write_table(rows(start, 100), empty.input / f"{file}.parquet")
+    attempt = empty.stage(empty.request(**EVOLVE, **more, transform=wider))
+    assert len(attempt.evolved) == 1
+    assert "column 'extra' added as string" in attempt.evolved[0]
+    empty.commit(attempt)
+    left = {} if more.get("mode") == "overwrite" else dict.fromkeys(HALF)
+    assert extras(empty) == {n: f"x{n}" for n in ids} | left
+    assert empty.stage(empty.request("again", **EVOLVE, **more, transform=wider)).evolved == []
+
+
+def test_without_being_asked_for_no_column_is_added(world):
+    with pytest.raises(SchemaMismatchError, match="'extra' is not in the table"):
+        world.stage(world.request(transform=wider))
+    assert world.read() == of(BEFORE)
+
+
+def test_what_no_new_column_makes_fit_is_refused_and_nothing_changes(world):
+    commits = world.commits()
+    with pytest.raises(SchemaMismatchError, match=r"'value'"):
+        world.stage(world.request(**EVOLVE, transform=lambda batch: as_text(wider(batch))))
+    assert world.read() == of(BEFORE)
+    assert world.commits() == commits
+
+
+def test_an_attempt_that_stopped_after_the_growth_does_not_grow_it_again(world):
+    request = world.request(**EVOLVE, transform=wider)
+    world.stage(request, splits=1)
+    again = world.stage(request)
+    assert again.evolved == []
+    world.commit(again)
+    assert extras(world) == {n: f"x{n}" for n in ALL} | dict.fromkeys(BEFORE)
+
+
+def test_of_writes_that_need_the_same_growth_at_once_one_makes_it(world):
+    with ThreadPoolExecutor(4) as pool:
+        stage = lambda number: world.stage(world.request(f"key {number}", **EVOLVE, transform=wider))  # noqa: E731 - of this test only
+        attempts = list(pool.map(stage, range(4)))
+    assert max(len(attempt.evolved) for attempt in attempts) == 1
+    for attempt in attempts:
+        world.commit(attempt)
+    assert len(world.read()) == 4 * len(ALL) + len(BEFORE)
+    assert set(world.read()[0]) == {"id", "value", "kind", "at", "extra"}
+
+
+def test_writes_that_each_need_another_column_all_land(world):
+    """Mapped tasks with other columns each: one that grows the table later must not spoil what others have staged before."""
+
+    def named(name):
+        return lambda batch: batch.append_column(name, batch["id"])
+
+    attempts = [world.stage(world.request(name, **EVOLVE, transform=named(name))) for name in ("one", "two", "three")]
+    for attempt in attempts:
+        world.commit(attempt)
+    found = [row for row in world.read() if row["id"] in ALL]
+    assert len(found) == 3 * len(ALL)
+    for name in ("one", "two", "three"):
+        assert sorted(row[name] for row in found if row[name] is not None) == list(ALL)
+        assert all(row[name] in (None, row["id"]) for row in found)
 
 
 # -- nothing to write ------------------------------------------------------------------------------------------------------
@@ -734,20 +821,33 @@ def test_what_a_dataset_does_not_have_is_refused_before_anything_is_stored(tmp_p
     assert list((world.root / "store").rglob("*.json")) == []
 
 
-@pytest.mark.parametrize("change", ["added", "dropped", "renamed", "another type"])
+SAID = {
+    "new and required": "'more' is new and required",
+    "dropped": "'kind' was dropped or renamed",
+    "renamed": "'kind' was dropped or renamed",
+    "another type": "'value' was double and is float",
+}
+
+
+def require_a_new_column(dataset):
+    dataset.add_columns({"more": "id + 1"})
+    lance.dataset(dataset.uri).alter_columns({"path": "more", "nullable": False})
+
+
+@pytest.mark.parametrize("change", ["new and required", "dropped", "renamed", "another type"])
 def test_rows_that_were_staged_before_the_columns_changed_are_not_read_as_other_columns(tmp_path, change):
     world = Lance(tmp_path)
     world.put_files(2)
     world.make()
     attempt = world.stage()
     changes = {
-        "added": lambda dataset: dataset.add_columns({"twice": "id * 2"}),
+        "new and required": require_a_new_column,
         "dropped": lambda dataset: dataset.drop_columns(["kind"]),
         "renamed": lambda dataset: dataset.alter_columns({"path": "kind", "name": "sort"}),
         "another type": lambda dataset: dataset.alter_columns({"path": "value", "data_type": pa.float32()}),
     }
     changes[change](world.dataset)
     before = world.read()
-    with pytest.raises(SchemaMismatchError, match=r"columns of the Lance dataset .* were changed"):
+    with pytest.raises(SchemaMismatchError, match=rf"(?s)columns of the Lance dataset .* were changed.*column .*{SAID[change]}"):
         world.commit(attempt)
     assert world.read() == before

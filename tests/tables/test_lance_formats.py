@@ -26,7 +26,14 @@ BINDING = TableBinding(
     schema_id=0,
     spec_id=0,
     schema_fingerprint="ab" * 32,
-    base={"version": 7, "committed_at": "2026-01-01T12:30:15.250000+00:00"},
+    base={
+        "version": 7,
+        "committed_at": "2026-01-01T12:30:15.250000+00:00",
+        "columns": [
+            ["id", 0, "int64", False, []],
+            ["tags", 1, "list<item: string>", True, [["item", 2, "string", True, []]]],
+        ],
+    },
 )
 
 STORED = {

@@ -13,8 +13,16 @@ from airflow_ckpt_provider.exceptions import (
     UnsupportedTableError,
 )
 from airflow_ckpt_provider.scan.lance import dataset_uri, made_at, open_dataset
+from airflow_ckpt_provider.tables.lance.evolution import changes
 from airflow_ckpt_provider.tables.lance.files import DatasetFiles
-from airflow_ckpt_provider.tables.lance.schema import LEAVES_ONLY, fingerprint, schema_to_json, unwritable
+from airflow_ckpt_provider.tables.lance.schema import (
+    LEAVES_ONLY,
+    facts_of,
+    fingerprint,
+    schema_from_json,
+    schema_to_json,
+    unwritable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,7 +96,11 @@ class NamedDataset:
             schema_id=0,
             spec_id=0,
             schema_fingerprint=fingerprint(dataset.lance_schema),
-            base={"version": dataset.version, "committed_at": made_at(dataset).isoformat()},
+            base={
+                "version": dataset.version,
+                "committed_at": made_at(dataset).isoformat(),
+                "columns": facts_of(dataset.lance_schema),
+            },
         )
 
     def creation(self, rows: pa.Schema, parameters: JsonObject) -> TableBinding:
@@ -169,9 +181,26 @@ class NamedDataset:
         )
 
     def require_columns(self, dataset: LanceDataset, binding: TableBinding) -> None:
-        if fingerprint(dataset.lance_schema) != binding.schema_fingerprint:
+        """Check that staged rows still fit; columns that are new must not bother them.
+
+        :raises SchemaMismatchError: listing every difference.
+        """
+        if fingerprint(dataset.lance_schema) == binding.schema_fingerprint:
+            return
+        lines = changes(self.pinned_columns(binding), dataset.lance_schema)
+        if lines:
             raise SchemaMismatchError(
-                f"The columns of the Lance dataset {self.identifier} were changed since this checkpoint was begun, and Lance would "
-                "read the staged rows by the old columns' ids. Nothing was committed. Redo the write with the configuration "
-                '{"checkpoint": "restart"}.'
+                f"The columns of the Lance dataset {self.identifier} were changed since this checkpoint was begun, so that the "
+                "staged rows do not fit any more:\n  "
+                + "\n  ".join(lines)
+                + '\nNothing was committed. Redo the write with the configuration {"checkpoint": "restart"}.'
             )
+
+    def pinned_columns(self, binding: TableBinding) -> list[Any]:
+        """The columns that a checkpoint was begun with; see ``facts_of``."""
+        from lance.schema import LanceSchema
+
+        if binding.creation is not None:
+            return facts_of(LanceSchema.from_pyarrow(schema_from_json(str(binding.creation["schema"]))))
+        bound: Any = binding.base or {}
+        return list(bound["columns"])

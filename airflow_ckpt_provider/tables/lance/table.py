@@ -15,6 +15,7 @@ from airflow_ckpt_provider.exceptions import (
 from airflow_ckpt_provider.tables.fit import require_fit
 from airflow_ckpt_provider.tables.lance.binding import MADE_BY, STORAGE_VERSION, NamedDataset
 from airflow_ckpt_provider.tables.lance.commit import Commit, commit_once
+from airflow_ckpt_provider.tables.lance.evolution import evolve
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import Search, find
 from airflow_ckpt_provider.tables.lance.modes import mode_of
@@ -63,9 +64,8 @@ class LanceTarget(NamedDataset):
         own.validate(None if mode == "create" else self.load())
 
     def evolve(self, rows: pa.Schema) -> list[str]:
-        """Refused; see ``Table.evolve``."""
-        del rows
-        raise NotSupportedYetError("evolve_schema is not supported for Lance datasets yet. Add the columns first.")
+        """Add the columns of ``rows`` that the dataset lacks; see ``Table.evolve``."""
+        return evolve(self.load, rows)
 
     def base(self, binding: TableBinding) -> Base:
         """The dataset as it is now; its history stands at its version."""
@@ -118,6 +118,7 @@ class LanceTarget(NamedDataset):
         ]
 
     def _facts(self, binding: TableBinding, *, pinned: bool = True) -> WriterFacts:
+        import pyarrow as pa
         from lance.schema import LanceSchema
 
         dataset = self.load_bound(binding)
@@ -127,10 +128,14 @@ class LanceTarget(NamedDataset):
             return WriterFacts(self.identifier, self.files, schema, tuple(fields), str(binding.creation["storage_version"]))
         if dataset is None:
             raise self.missing(binding)
+        schema, names = dataset.schema, None
         if pinned:
             self.require_columns(dataset, binding)
-        fields = file_fields(dataset.lance_schema)
-        return WriterFacts(self.identifier, self.files, dataset.schema, tuple(fields), dataset.data_storage_version)
+            # Columns that others have added since are in no file of this write, as in none that it staged before.
+            names = [name for name, *_ in self.pinned_columns(binding)]
+            schema = pa.schema([field for field in schema if field.name in names], schema.metadata)
+        fields = file_fields(dataset.lance_schema, names)
+        return WriterFacts(self.identifier, self.files, schema, tuple(fields), dataset.data_storage_version)
 
     # -- committing -------------------------------------------------------------------------------------------------------
 

@@ -16,9 +16,10 @@ from airflow_ckpt_provider.scan.lance_rows import PLACE, Rows, content_of, facts
 from airflow_ckpt_provider.tables.lance.columns.schema import widened
 from airflow_ckpt_provider.tables.lance.columns.writer import JOIN, ColumnsWriter, Join
 from airflow_ckpt_provider.tables.lance.commit import widening
+from airflow_ckpt_provider.tables.lance.evolution import optional, unaddable
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.modes import Append
-from airflow_ckpt_provider.tables.lance.schema import schema_from_json, schema_to_json, unwritable
+from airflow_ckpt_provider.tables.lance.schema import schema_from_json, schema_to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -68,7 +69,7 @@ class AddColumns(Append):
         import pyarrow as pa
 
         # Optional, because rows that others add later have no values in them.
-        columns = pa.schema([_optional(field) for field in made() if field.name != PLACE])
+        columns = pa.schema([optional(field) for field in made() if field.name != PLACE])
         if not len(columns):
             raise InvalidInputError("The transform returned no column. With mode='add_columns' it returns those that are added.")
         own = frozenset() if replaced is None else frozenset(_columns_of(replaced.plan).names)
@@ -78,9 +79,7 @@ class AddColumns(Append):
                 f"The transform returned {', '.join(map(repr, there))}, which the dataset {dataset.uri} has already. Nothing was "
                 "changed. It must return the new columns and no others; drop a column first if it is to be computed anew."
             )
-        untyped = [field.name for field in columns if field.type == pa.null()]
-        lines = [f"column {name!r} has no type, because it is null everywhere" for name in untyped]
-        lines = lines or unwritable(columns, dataset.data_storage_version)
+        lines = unaddable(columns, dataset.data_storage_version)
         if lines:
             raise SchemaMismatchError(
                 f"The columns that the transform makes cannot be added to {dataset.uri}:\n  " + "\n  ".join(lines)
@@ -167,10 +166,6 @@ class AddColumns(Append):
         if not isinstance(columns, list) or not columns:
             raise InvalidInputError("mode='add_columns' needs read_columns: the columns that the transform is given.")
         return columns
-
-
-def _optional(field: pa.Field) -> pa.Field:
-    return field.with_nullable(True)  # noqa: FBT003 - pyarrow's own
 
 
 def _joins(ranges: Sequence[Split], staged: StagedOf) -> list[Split]:
