@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from crash import maintenance
+from pyiceberg.types import LongType
 from support.foreign import compact, options_of
 from support.lance_world import LanceWorld
 from support.world import ORIGIN, SCHEMA, World, rows
@@ -78,6 +79,11 @@ class Iceberg(World):
     def compact(self) -> None:
         compact(self.table())
 
+    def widen(self) -> None:
+        """Somebody adds a column."""
+        with self.table().update_schema() as update:
+            update.add_column("more", LongType())
+
     @property
     def as_source(self):
         return IcebergTable("shop.orders")
@@ -118,6 +124,10 @@ class Lance(LanceWorld):
 
     def compact(self) -> None:
         self.dataset.optimize.compact_files()
+
+    def widen(self) -> None:
+        """Somebody adds a column, with values."""
+        self.dataset.add_columns({"more": "id * 2"})
 
     @property
     def as_source(self):
@@ -539,6 +549,15 @@ def test_a_replacement_takes_the_rows_of_its_own_key_away_and_no_others(empty, m
         mine = {None: of(ALL), nothing: [], only_even: [row for row in of(ALL) if row["id"] % 2 == 0]}[transform]
         assert empty.read() == mine + of(left, FOREIGN)
     assert settled.checkpoint.header.generation == 4
+
+
+@pytest.mark.parametrize("more", [{}, {"mode": "overwrite"}, UPSERT], ids=["append", "overwrite", "upsert"])
+def test_a_column_that_others_added_does_not_hinder_a_replacement(world, more):
+    world.commit(world.stage(world.request(**more)))
+    world.widen()
+    world.commit(world.stage(world.request(**more, **REPLACE, transform=only_even)))
+    left = () if more.get("mode") == "overwrite" else BEFORE
+    assert [row["id"] for row in world.read()] == [*range(0, 400, 2), *left]
 
 
 def test_a_replacement_of_what_compaction_has_rewritten_is_refused(world):
