@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 #: How long one call keeps trying, in seconds, and the waits between its tries.
 PATIENCE_S, FIRST_WAIT_S, LONGEST_WAIT_S = 600.0, 0.05, 5.0
 
+#: Times that growing is tried against other commits.
+_GROWTH_TRIES = 10
+
 
 def land(
     swap: Callable[[int], Landed | Exception],
@@ -64,6 +67,28 @@ def land(
         f"The commit of {what} did not land in {tries} tries over {PATIENCE_S:.0f} s; the last error: {said}. "
         "Nothing is lost: retry the commit task. It looks into the table's history first and lands the commit once."
     ) from outcome
+
+
+def grow(swap: Callable[[], list[str]], conflict: type[Exception], table: str) -> list[str]:
+    """Let a table's columns grow, or find that they have grown.
+
+    :param swap: one try: looks, swaps, and returns what was changed.
+    :param conflict: what it raises if somebody else committed meanwhile.
+    :param table: its name, for messages.
+    :returns: what was changed, one readable line each.
+    :raises RetryableError: if others commit all the time.
+    """
+    for number in range(1, _GROWTH_TRIES + 1):
+        try:
+            return swap()
+        except conflict as error:
+            # Perhaps it was the same growth.
+            last = error
+        time.sleep(random.uniform(0.05, 0.2) * number)  # noqa: S311
+    raise RetryableError(
+        f"The columns of {table} could not be changed in {_GROWTH_TRIES} tries, because others commit to it all the time: "
+        f"{first_line(last)}. Nothing was changed; a retry tries again."
+    ) from last
 
 
 def keys_of(group: Group) -> str:

@@ -84,7 +84,7 @@ def test_an_index_stays_as_it_is(world):
 
 
 def test_it_gives_up_where_others_commit_all_the_time(world, monkeypatch):
-    monkeypatch.setattr("airflow_ckpt_provider.tables.lance.evolution.time.sleep", lambda _: None)
+    monkeypatch.setattr("airflow_ckpt_provider.tables.once.time.sleep", lambda _: None)
 
     def load():
         """The dataset as it is now, and somebody who is faster."""
@@ -93,5 +93,5 @@ def test_it_gives_up_where_others_commit_all_the_time(world, monkeypatch):
         return found
 
     with pytest.raises(RetryableError, match=r"(?s)10 tries.*preempted.*a retry tries again"):
-        evolve(load, pa.schema([*rows(0, 1).schema, pa.field("extra", pa.string())]))
+        evolve(load, world.uri, pa.schema([*rows(0, 1).schema, pa.field("extra", pa.string())]))
     assert world.dataset.schema.names == rows(0, 1).schema.names

@@ -6,17 +6,16 @@ whoever comes second finds that the rows fit.
 
 from __future__ import annotations
 
-import random
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import fingerprint
-from airflow_ckpt_provider.exceptions import RetryableError, SchemaMismatchError, TableMissingError
+from airflow_ckpt_provider.exceptions import SchemaMismatchError, TableMissingError
 from airflow_ckpt_provider.tables.fit import differences
 from airflow_ckpt_provider.tables.iceberg.creation import creatable
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
+from airflow_ckpt_provider.tables.once import grow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,43 +28,32 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, TableBinding
     from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
 
-#: Times that growing is tried against other commits.
-_TRIES = 10
 
-
-def evolve(load: Callable[[], Table], rows: pa.Schema) -> list[str]:
+def evolve(load: Callable[[], Table], name: str, rows: pa.Schema) -> list[str]:
     """Add the columns that the table lacks, as optional ones, and promote types that are too narrow.
 
     :param load: loads the table as it is now.
+    :param name: its own, for messages.
     :returns: what was changed, one readable line each.
     :raises SchemaMismatchError: if that does not make the rows fit.
     """
     from pyiceberg.exceptions import CommitFailedException
 
-    for attempt in range(_TRIES):
+    def swap() -> list[str]:
         table = load()
         before = table.schema()
         if not _misfits(rows, before):
             return []
-        grown = _grow(table, rows)
-        try:
-            grown.commit()
-        except CommitFailedException:
-            # Somebody else committed: perhaps the same growth.
-            time.sleep(random.uniform(0.05, 0.2) * (attempt + 1))  # noqa: S311
-            continue
+        _grown(table, name, rows).commit()
         return _changes(before, load().schema())
-    raise RetryableError(
-        f"The schema of {'.'.join(table.name())} could not be evolved in {_TRIES} tries, because others commit to it all the time. "
-        "Nothing was changed; a retry tries again."
-    )
+
+    return grow(swap, CommitFailedException, name)
 
 
-def _grow(table: Table, rows: pa.Schema) -> UpdateSchema:
+def _grown(table: Table, name: str, rows: pa.Schema) -> UpdateSchema:
     import pyarrow as pa
     from pyiceberg.exceptions import ValidationError
 
-    name = ".".join(table.name())
     own = write_schema(table.schema())
     update = table.update_schema()
     try:

@@ -72,7 +72,7 @@ class IcebergTarget(NamedTable):
 
     def evolve(self, rows: pa.Schema) -> list[str]:
         """Let the table's schema grow so that ``rows`` fit; see ``Table.evolve``."""
-        return evolve(self.load, rows)
+        return evolve(self.load, self.identifier, rows)
 
     def base(self, binding: TableBinding) -> Base:
         """The table as it is now; its history stands at its last sequence number."""

@@ -5,13 +5,12 @@ Growing is a commit of its own, made again by nobody: whoever comes second finds
 
 from __future__ import annotations
 
-import random
-import time
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.exceptions import RetryableError, SchemaMismatchError, first_line
+from airflow_ckpt_provider.exceptions import SchemaMismatchError
 from airflow_ckpt_provider.tables.fit import differences
 from airflow_ckpt_provider.tables.lance.schema import facts_of, unwritable
+from airflow_ckpt_provider.tables.once import grow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,21 +18,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from lance import LanceDataset
 
-#: Times that growing is tried against other commits.
-_TRIES = 10
 
-
-def evolve(load: Callable[[], LanceDataset], rows: pa.Schema) -> list[str]:
+def evolve(load: Callable[[], LanceDataset], name: str, rows: pa.Schema) -> list[str]:
     """Add the columns that the dataset lacks, as optional ones. No type is promoted: that would write every row again.
 
     :param load: loads the dataset as it is now.
+    :param name: its own, for messages.
     :returns: what was changed, one readable line each.
     :raises SchemaMismatchError: if that does not make the rows fit.
     """
     import pyarrow as pa
     from lance.commit import CommitConflictError
 
-    for attempt in range(_TRIES):
+    def swap() -> list[str]:
         dataset = load()
         new = pa.schema([optional(field) for field in rows if field.name not in dataset.schema.names])
         if not len(new) and not differences(rows, dataset.schema):
@@ -41,22 +38,14 @@ def evolve(load: Callable[[], LanceDataset], rows: pa.Schema) -> list[str]:
         lines = differences(rows, pa.schema([*dataset.schema, *new])) or unaddable(new, dataset.data_storage_version)
         if lines:
             raise SchemaMismatchError(
-                f"The rows do not fit the Lance dataset {dataset.uri}, and no new columns make them fit:\n  "
+                f"The rows do not fit the Lance dataset {name}, and no new columns make them fit:\n  "
                 + "\n  ".join(lines)
                 + "\nAdd columns under new names, or cast them in the transform."
             )
-        try:
-            dataset.add_columns(new)
-        except CommitConflictError as error:
-            # Somebody else committed: perhaps the same columns.
-            refused = first_line(error)
-            time.sleep(random.uniform(0.05, 0.2) * (attempt + 1))  # noqa: S311
-            continue
+        dataset.add_columns(new)
         return [f"column {field.name!r} added as {field.type}" for field in new]
-    raise RetryableError(
-        f"Columns could not be added to {dataset.uri} in {_TRIES} tries, because others commit to it all the time: {refused} "
-        "Nothing was changed; a retry tries again."
-    )
+
+    return grow(swap, CommitConflictError, name)
 
 
 def optional(field: pa.Field) -> pa.Field:

@@ -65,7 +65,7 @@ class LanceTarget(NamedDataset):
 
     def evolve(self, rows: pa.Schema) -> list[str]:
         """Add the columns of ``rows`` that the dataset lacks; see ``Table.evolve``."""
-        return evolve(self.load, rows)
+        return evolve(self.load, self.identifier, rows)
 
     def base(self, binding: TableBinding) -> Base:
         """The dataset as it is now; its history stands at its version."""
