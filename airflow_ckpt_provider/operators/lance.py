@@ -44,7 +44,7 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
     :param read_columns: with ``add_columns``: the columns that the transform is given (templated)
     :param rows_per_split: with ``add_columns``: rows whose values are computed and remembered at once, at most; 65,536 if None. A
         retry computes what was not finished again, so choose few where a row takes long
-    :param storage_version: with ``create``: version of the file format (templated)
+    :param storage_version: with ``create``: version of the file format; of a dataset without rows Lance chooses it (templated)
     :param stable_row_ids: with ``create``: whether rows keep their ids when they are moved
     :param evolve_schema: add columns that the dataset lacks, as optional ones, in a version of its own before the first row is
         staged

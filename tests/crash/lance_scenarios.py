@@ -55,6 +55,13 @@ class LanceScenario:
 
 
 CREATE = LanceScenario("create", 2, 4, ({"mode": "create"},), before=None)
+CREATE_EMPTY = LanceScenario(
+    "create without rows",
+    1,
+    0,
+    ({"mode": "create", "parameters": {"storage_version": "2.1", "stable_row_ids": True}},),
+    before=None,
+)
 APPEND = LanceScenario("append", 2, 4, ({},))
 APPEND_TO_NOTHING = LanceScenario("append to a dataset without rows", 2, 4, ({},), before=0)
 OVERWRITE = LanceScenario("overwrite", 2, 4, ({"mode": "overwrite"},), kept=False)
@@ -92,7 +99,7 @@ UPSERT_UPDATES = LanceScenario(
     landed_ids=(3, 4, 5),
     written_again=1,
 )
-EVERY = [CREATE, APPEND, APPEND_TO_NOTHING, OVERWRITE, MAPPED, UPSERT, UPSERT_INSERTS, UPSERT_UPDATES]
+EVERY = [CREATE, CREATE_EMPTY, APPEND, APPEND_TO_NOTHING, OVERWRITE, MAPPED, UPSERT, UPSERT_INSERTS, UPSERT_UPDATES]
 
 
 class Replacement(NamedTuple):

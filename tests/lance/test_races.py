@@ -63,6 +63,15 @@ class Write:
         return world.stage(world.request(mode=self.mode)).checkpoint, IDS + (there if self.kept else [])
 
 
+class WithoutRows(Write):
+    """The dataset comes into being with columns and no rows."""
+
+    def prepare(self, world):
+        world.put_files(1, 0)
+        request = world.request(mode=self.mode, parameters={"storage_version": "2.1"})
+        return world.stage(request).checkpoint, []
+
+
 class Replace(Write):
     """The key is committed with other rows, among those of others, and staged anew."""
 
@@ -113,6 +122,7 @@ class Upsert(Write):
 
 WRITES = {
     "create": Write("create", before=None),
+    "create without rows": WithoutRows("create"),
     "append": Write("append"),
     "append to a dataset without rows": Write("append", before=0),
     "append to a dataset with stable row ids": Write("append", enable_stable_row_ids=True),

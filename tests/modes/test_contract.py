@@ -840,6 +840,28 @@ def test_what_a_dataset_does_not_have_is_refused_before_anything_is_stored(tmp_p
     assert list((world.root / "store").rglob("*.json")) == []
 
 
+@pytest.mark.parametrize("version", ["2.1", "2.2"])
+def test_a_dataset_is_of_the_version_that_was_asked_for(tmp_path, version):
+    world = Lance(tmp_path)
+    world.put_files(1, 10)
+    parameters = {"storage_version": version, "stable_row_ids": True}
+    world.commit(world.stage(world.request(mode="create", parameters=parameters)))
+    world.commit(world.stage(world.request("more")))
+    dataset = world.dataset
+    dataset.validate()
+    assert (dataset.count_rows(), dataset.data_storage_version, dataset.has_stable_row_ids) == (20, version, True)
+
+
+@pytest.mark.parametrize(("asked", "warned"), [("2.1", True), ("2.2", False)])
+def test_lance_chooses_the_version_of_a_dataset_without_rows_and_that_is_said(tmp_path, caplog, asked, warned):
+    world = Lance(tmp_path)
+    world.put_files(1, 0)
+    parameters = {"storage_version": asked, "stable_row_ids": True}
+    world.commit(world.stage(world.request(mode="create", parameters=parameters)))
+    assert (world.dataset.data_storage_version, world.dataset.has_stable_row_ids) == ("2.2", True)
+    assert ("with the storage version 2.2 instead of 2.1" in caplog.text) is warned
+
+
 SAID = {
     "new and required": "'more' is new and required",
     "dropped": "'kind' was dropped or renamed",

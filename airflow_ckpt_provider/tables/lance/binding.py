@@ -17,10 +17,10 @@ from airflow_ckpt_provider.tables.lance.evolution import changes
 from airflow_ckpt_provider.tables.lance.files import DatasetFiles
 from airflow_ckpt_provider.tables.lance.schema import (
     LEAVES_ONLY,
+    created_as,
+    creation_of,
     facts_of,
     fingerprint,
-    schema_from_json,
-    schema_to_json,
     unwritable,
 )
 
@@ -125,7 +125,7 @@ class NamedDataset:
             schema_id=0,
             spec_id=0,
             schema_fingerprint=fingerprint(LanceSchema.from_pyarrow(rows)),
-            creation={"schema": schema_to_json(rows), "storage_version": version},
+            creation=creation_of(rows, version),
         )
 
     def require_creatable(self, binding: TableBinding) -> None:
@@ -201,6 +201,6 @@ class NamedDataset:
         from lance.schema import LanceSchema
 
         if binding.creation is not None:
-            return facts_of(LanceSchema.from_pyarrow(schema_from_json(str(binding.creation["schema"]))))
+            return facts_of(LanceSchema.from_pyarrow(created_as(binding.creation)[0]))
         bound: Any = binding.base or {}
         return list(bound["columns"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, UnsupportedTableError
 from airflow_ckpt_provider.tables.lance.commit import adding, overwriting
-from airflow_ckpt_provider.tables.lance.schema import schema_from_json, unwritable
+from airflow_ckpt_provider.tables.lance.schema import created_as, unwritable
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
 from airflow_ckpt_provider.tables.sealed import own_files
 
@@ -145,4 +145,4 @@ def names_of(paths: Sequence[str]) -> frozenset[str]:
 def _schema_to_be(header: Header) -> pa.Schema:
     if header.table.creation is None:
         raise InvalidInputError(f"The Lance dataset {header.table.identifier} is gone.")
-    return schema_from_json(str(header.table.creation["schema"]))
+    return created_as(header.table.creation)[0]

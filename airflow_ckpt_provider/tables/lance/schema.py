@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+
 #: Storage versions in which only leaves have columns of their own in a file.
 LEAVES_ONLY = ("2.1", "2.2", "2.3")
 
@@ -103,6 +105,16 @@ def _refusal(field: pa.Field, storage_version: str) -> str | None:
 def schema_to_json(schema: pa.Schema) -> str:
     """An Arrow schema as the store can hold it: Arrow's own form in base64."""
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def creation_of(schema: pa.Schema, storage_version: str) -> JsonObject:
+    """What a header says of a dataset that is to be created."""
+    return {"schema": schema_to_json(schema), "storage_version": storage_version}
+
+
+def created_as(creation: JsonObject) -> tuple[pa.Schema, str]:
+    """Schema and storage version of a dataset that is to be created, from its header."""
+    return schema_from_json(str(creation["schema"])), str(creation["storage_version"])
 
 
 def schema_from_json(text: str) -> pa.Schema:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
@@ -22,8 +23,8 @@ from airflow_ckpt_provider.tables.lance.modes import mode_of
 from airflow_ckpt_provider.tables.lance.scan import DataFile, FileScan
 from airflow_ckpt_provider.tables.lance.schema import (
     LEAVES_ONLY,
+    created_as,
     file_fields,
-    schema_from_json,
 )
 from airflow_ckpt_provider.tables.lance.writer import WriterFacts
 from airflow_ckpt_provider.tables.once import keys_of
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan, TableBinding
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
     from airflow_ckpt_provider.tables.protocol import Landed, Sealed, StagedOf, Writer
+
+_log = logging.getLogger(__name__)
 
 #: What an error says of staged files that are gone.
 _WHAT_DELETES = "Lance's clean-up of old versions deletes files that no version refers to once they are seven days old; if so,"
@@ -123,9 +126,9 @@ class LanceTarget(NamedDataset):
 
         dataset = self.load_bound(binding)
         if dataset is None and binding.creation is not None:
-            schema = schema_from_json(str(binding.creation["schema"]))
+            schema, version = created_as(binding.creation)
             fields = file_fields(LanceSchema.from_pyarrow(schema))
-            return WriterFacts(self.identifier, self.files, schema, tuple(fields), str(binding.creation["storage_version"]))
+            return WriterFacts(self.identifier, self.files, schema, tuple(fields), version)
         if dataset is None:
             raise self.missing(binding)
         schema, names = dataset.schema, None
@@ -203,15 +206,28 @@ class LanceTarget(NamedDataset):
                 self.require_files(header.table, named)
             before_swap(dataset)
 
+        creation = header.table.creation
         commit = Commit(
             group,
             identity_of([one.header for one in sealed]),
             lambda dataset: mode.swap(self.files, dataset, sealed, staged),
-            {MADE_BY: header.table.uuid} if header.table.creation is not None else {},
+            {MADE_BY: header.table.uuid} if creation is not None else {},
             stable_row_ids=bool(header.parameters.get("stable_row_ids")),
         )
         load = functools.partial(self.load_bound, header.table)
-        return commit_once(self.files, load, commit, check, None if base is None else (base.table,))
+        landed = commit_once(self.files, load, commit, check, None if base is None else (base.table,))
+        if creation is not None and landed.landed_now and not rows:
+            self._warn_of_version(created_as(creation)[1])
+        return landed
+
+    def _warn_of_version(self, wanted: str) -> None:
+        """Lance takes the storage version of a new dataset from its files, and chooses one if there are none."""
+        found = self.load().data_storage_version
+        if found != wanted:
+            _log.warning(
+                "%s was created without rows, and so with the storage version %s instead of %s, which Lance takes from rows.",
+                self.identifier, found, wanted,
+            )  # fmt: skip
 
     def staged_files(self, sealed: Sequence[Sealed]) -> list[DataFile]:
         """The data files that a commit of these would add."""
