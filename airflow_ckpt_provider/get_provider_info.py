@@ -25,6 +25,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_ckpt_provider.operators.iceberg",
                     "airflow_ckpt_provider.operators.lance",
                     "airflow_ckpt_provider.operators.commit",
+                    "airflow_ckpt_provider.operators.cleanup",
                 ],
             }
         ],

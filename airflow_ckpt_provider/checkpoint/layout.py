@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+_FILE = re.compile(r"^ckpt-[0-9a-f]+-g[1-9][0-9]*-s[^-]+-([^.-]+)\.")
+
 _GENERATION = re.compile(r"^[0-9a-f]+/g([1-9][0-9]*)/")
 
 
@@ -76,6 +78,12 @@ class CheckpointPaths:
     def file_stem(self, split_id: str, attempt_id: str) -> str:
         """Start of the name of every data file and manifest of one split in one attempt (I4)."""
         return f"ckpt-{self.key_hash}-g{self.generation}-s{split_id}-{attempt_id}"
+
+
+def attempt_of(file: str) -> str | None:
+    """Id of the attempt that a file of a table names (see ``file_stem``), by the file's name; None if it is none of ours."""
+    match = _FILE.match(file)
+    return match[1] if match else None
 
 
 def _suffix(number: int) -> str:

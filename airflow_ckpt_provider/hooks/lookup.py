@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
 from airflow_ckpt_provider.checkpoint.reference import resolve
 from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook, storage_options
@@ -14,7 +14,6 @@ from airflow_ckpt_provider.tables.lance.binding import FORMAT as LANCE
 from airflow_ckpt_provider.tables.lance.table import LanceTarget
 
 if TYPE_CHECKING:
-    from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.checkpoint.reference import Reference
 
 
@@ -25,6 +24,15 @@ def find_checkpoint(pointer: str | Reference, checkpoint_conn_id: str) -> Checkp
     """
     conn_id = checkpoint_conn_id if isinstance(pointer, str) else pointer["checkpoint_conn_id"]
     return resolve(CheckpointHook(conn_id).get_conn(), pointer)
+
+
+def latest_of(pointer: str | Reference, checkpoint_conn_id: str) -> Checkpoint | None:
+    """The newest generation of a reference's key, or of a bare one; None if that is not known yet.
+
+    :param checkpoint_conn_id: where to look up a bare key.
+    """
+    found = find_checkpoint(pointer, checkpoint_conn_id)
+    return None if found is None else Checkpoint.latest(found.store, found.key)
 
 
 def target_of(checkpoint: Checkpoint) -> IcebergTarget | LanceTarget:

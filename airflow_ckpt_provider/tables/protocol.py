@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ckpt_provider.checkpoint.documents import (
+        Commit,
         Group,
         Header,
         JsonObject,
@@ -254,6 +255,20 @@ class Table(Protocol):
         :param columns: top-level columns, in this order; all if None.
         :raises ValueError: if there is no such column.
         """
+        ...
+
+    def leftovers(self, header: Header, attempts: frozenset[str], landed: Sealed | None, commit: Commit | None) -> list[StagedFile]:
+        """Files in the table's storage that these attempts have written, and that nothing refers to or needs (I4).
+
+        :param attempts: ids of all attempts of the generation.
+        :param landed: the generation as it was committed, if it was; nothing that it landed, and nothing that its replacement
+            would need, is a leftover.
+        :param commit: the record of that.
+        """
+        ...
+
+    def remove(self, header: Header, files: Sequence[StagedFile]) -> None:
+        """Delete leftovers. One that is gone already is passed over."""
         ...
 
     def commit(

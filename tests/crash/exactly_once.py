@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
 from airflow_ckpt_provider.checkpoint.documents import Header
@@ -11,6 +11,7 @@ from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.tables.summary import GROUP
 
 if TYPE_CHECKING:
+    from crash.runs import Runs
     from pyiceberg.table.snapshots import Snapshot
     from support.world import World
 
@@ -121,6 +122,20 @@ def _assert_recorded(world: World, key: str, own: dict[int, Snapshot]) -> None:
     if len(group.members) == 1:
         assert int(snapshot.summary["added-records"]) == seal.rows
         assert int(snapshot.summary["added-data-files"]) == seal.files
+
+
+def assert_cleans_up(runs: Runs, world: World, *writes: dict[str, Any]) -> None:
+    """A clean-up leaves nothing that no snapshot refers to, and whatever a snapshot refers to."""
+    referenced, before = world.referenced_files(), world.files_on_disk()
+    cleaned = runs.run(world, *writes, do="clean")
+    assert cleaned.error is None, cleaned.found["traceback"]
+    assert not any(one["left"] for one in cleaned.result)
+    after = world.files_on_disk()
+    assert sum(one["files"] for one in cleaned.result) >= len(before - after)
+    kept = {path for path in after if not path.endswith("-matched.arrow")}
+    assert {path.removeprefix("file://") for path in referenced} & before == kept
+    again = runs.run(world, *writes, do="clean")
+    assert not any(one["files"] for one in again.result)
 
 
 def assert_files_are_known(world: World) -> None:

@@ -27,7 +27,7 @@ from support.world import World, rows
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.tables import cleanup, groups
 from airflow_ckpt_provider.tables.iceberg import commit, matching, modes, partitions, rolling, writer  # noqa: F401 - as above
 
 if TYPE_CHECKING:
@@ -85,6 +85,17 @@ def land(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return _settled(groups.commit(found, world.target()))
 
 
+def clean(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Remove what was left behind, as a clean-up task does."""
+    found = [Checkpoint.latest(world.store, IdempotenceKey(facts.get("key", "orders"))) for facts in writes]
+    return [
+        {"generation": one.generation, "state": one.state, "files": one.files, "left": one.left}
+        for checkpoint in found
+        if checkpoint is not None
+        for one in cleanup.clean(checkpoint, lambda _: world.target())
+    ]
+
+
 def columns(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add columns to a Lance dataset: a whole DAG run."""
     from support.columns import add_columns
@@ -106,6 +117,7 @@ _WORK: dict[str, Callable[[World, list[dict[str, Any]]], list[dict[str, Any]]]] 
     "land": land,
     "append": append,
     "columns": columns,
+    "clean": clean,
 }
 
 

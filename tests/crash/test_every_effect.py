@@ -12,6 +12,7 @@ import signal
 import pytest
 from crash.exactly_once import (
     Midway,
+    assert_cleans_up,
     assert_exactly_once,
     assert_only_missing_splits_were_written,
     generations,
@@ -75,6 +76,8 @@ def test_a_write_killed_at_any_effect_and_run_again_is_exactly_once(runs, tmp_pa
                 assert not splits_written(again.effects) & before.published.keys()
             others = {path for path in world.files_on_disk() if generations(world, key)[0].key.hash not in path}
             assert_only_missing_splits_were_written(world, before._replace(files=before.files | others), key)
+        assert_cleans_up(runs, world, *scenario.writes)
+        assert_same_everywhere(world.table(), rows)
 
     clean = every_point(runs, tmp_path, scenario, check)
     assert {"commit of the table", "close metadata", "close manifest list", "put g1/commit.json"} <= {

@@ -11,7 +11,14 @@ import signal
 import time
 
 import pytest
-from crash.exactly_once import Midway, assert_files_are_known, assert_only_missing_splits_were_written, generations, splits_written
+from crash.exactly_once import (
+    Midway,
+    assert_cleans_up,
+    assert_files_are_known,
+    assert_only_missing_splits_were_written,
+    generations,
+    splits_written,
+)
 from crash.lance_once import assert_exactly_once, assert_only_own_files_are_left_over
 from crash.lance_scenarios import APPEND, CREATE, EVERY, MAPPED, OVERWRITE, REPLACEMENTS, UPSERT
 from support.lance_world import LanceWorld
@@ -106,6 +113,9 @@ def test_a_write_killed_at_any_effect_and_run_again_is_exactly_once(lance_runs, 
                 assert not splits_written(again.effects) & before.published.keys()
             others = {path for path in world.files_on_disk() if generations(world, key)[0].key.hash not in path}
             assert_only_missing_splits_were_written(world, before._replace(files=before.files | others), key)
+        if not place.is_remote:
+            assert_cleans_up(lance_runs, world, *scenario.writes)
+            assert_exactly_once(world, scenario.ids, scenario.keys)
 
     clean = undisturbed(lance_runs, place.at("whole"), scenario)
     at_every_effect(clean, scenario, place, check)

@@ -29,11 +29,12 @@ from airflow_ckpt_provider.tables.iceberg.evolution import (
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
 from airflow_ckpt_provider.tables.iceberg.history import MAIN
 from airflow_ckpt_provider.tables.iceberg.landing import head_id, require_unread
+from airflow_ckpt_provider.tables.iceberg.leftovers import name_of, referenced, written_by
 from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
 from airflow_ckpt_provider.tables.iceberg.marks import mark_of, marks_of, moves_mark, require_marks
 from airflow_ckpt_provider.tables.iceberg.merging import merge, worth_merging
 from airflow_ckpt_provider.tables.iceberg.modes import mode_of
-from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts
+from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts, delete_files
 from airflow_ckpt_provider.tables.presence import require_found
 from airflow_ckpt_provider.tables.protocol import Base
 from airflow_ckpt_provider.tables.sealed import own_files
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Table
 
+    from airflow_ckpt_provider.checkpoint.documents import Commit as CommitRecord
     from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan, TableBinding
     from airflow_ckpt_provider.tables.iceberg.cover import Removal
     from airflow_ckpt_provider.tables.protocol import Landed, Sealed, StagedOf, Writer
@@ -212,6 +214,21 @@ class IcebergTarget(NamedTable):
                 f"{self.identifier}, and that cannot be done file by file: {error} If compaction or another write has taken "
                 "those files, another run of the stage does not bring them back: replace the rows under another idempotence key."
             ) from error
+
+    def leftovers(
+        self, header: Header, attempts: frozenset[str], landed: Sealed | None, commit: CommitRecord | None
+    ) -> list[StagedFile]:
+        """Files of these attempts that nothing refers to or needs; see ``Table.leftovers``."""
+        table = self.load_bound(header.table)
+        kept = referenced(table, None if commit is None else commit.snapshot_id, attempts)
+        if landed is not None:
+            kept |= {name_of(file.path) for record in landed.staged for file in record.files}
+            kept |= {name_of(StagedManifest.from_json(manifest).path) for manifest in landed.seal.manifests}
+        return [file for file in written_by(table, attempts) if name_of(file.path) not in kept]
+
+    def remove(self, header: Header, files: Sequence[StagedFile]) -> None:
+        """Delete leftovers; see ``Table.remove``."""
+        delete_files(self.load_bound(header.table).io, [file.path for file in files])
 
     def staged_files(self, sealed: Sequence[Sealed]) -> list[ScanFile]:
         """The data files that a commit of these would add."""

@@ -10,6 +10,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from airflow_ckpt_provider.checkpoint.layout import attempt_of
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -19,10 +21,38 @@ if TYPE_CHECKING:
 
     Offsets = npt.NDArray[np.uint32]
 
+#: Folder of the deletion files, below the dataset's root; Lance's own.
+FOLDER = "_deletions"
+
+
+#: Bits of a deletion file's number that say which split it is of; those above say which attempt wrote it.
+_SPLIT_BITS, _ATTEMPT_BITS = 23, 40
+
 
 def number_of(stem: str) -> int:
-    """Number of the deletion file that belongs to a split in one attempt: 63 bits of a digest."""
-    return int.from_bytes(hashlib.sha256(stem.encode()).digest()[:8], "big") >> 1
+    """Number of the deletion file that belongs to a split in one attempt: 63 bits of digests."""
+    attempt = attempt_of(f"{stem}.") or stem
+    return (attempt_number(attempt) << _SPLIT_BITS) | _digest(stem, _SPLIT_BITS)
+
+
+def attempt_number(attempt: str) -> int:
+    """What the numbers of all deletion files of an attempt begin with."""
+    return _digest(attempt, _ATTEMPT_BITS)
+
+
+def attempt_number_in(number: int) -> int:
+    """The same, from the number of a deletion file."""
+    return number >> _SPLIT_BITS
+
+
+def _digest(text: str, bits: int) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> (64 - bits)
+
+
+def deletion_name(fragment: int, deletion_file: JsonObject) -> str:
+    """Name of a fragment's deletion file below the dataset's root, from the fragment's description."""
+    suffix = "arrow" if deletion_file["file_type"] == "array" else "bin"
+    return f"{FOLDER}/{fragment}-{deletion_file['read_version']}-{deletion_file['id']}.{suffix}"
 
 
 def write_deletions(files: DatasetFiles, fragment: Any, version: int, offsets: Offsets, stem: str) -> tuple[JsonObject, StagedFile]:  # noqa: ANN401 - a FragmentMetadata
@@ -38,7 +68,6 @@ def write_deletions(files: DatasetFiles, fragment: Any, version: int, offsets: O
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
         writer.write_table(pa.table({"row_id": pa.array(offsets, pa.uint32())}, schema=schema))
-    file = files.put(f"_deletions/{fragment.id}-{version}-{number}.arrow", sink.getvalue().to_pybytes())
     described = fragment.to_json()
     described["deletion_file"] = {
         "read_version": version,
@@ -47,6 +76,7 @@ def write_deletions(files: DatasetFiles, fragment: Any, version: int, offsets: O
         "num_deleted_rows": len(offsets),
         "base_id": None,
     }
+    file = files.put(deletion_name(fragment.id, described["deletion_file"]), sink.getvalue().to_pybytes())
     return described, file
 
 

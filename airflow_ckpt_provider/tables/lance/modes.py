@@ -76,6 +76,10 @@ class Append:
         del plans
         return LanceWriter(facts)
 
+    def landed(self, one: Sealed) -> set[str]:
+        """URIs of the files that a committed checkpoint has landed, or that its replacement would need."""
+        return {file.path for record in one.staged for file in record.files}
+
     def staged_schema(self, pinned: pa.Schema, sealed: Sequence[Sealed]) -> pa.Schema:
         """Columns of the rows that are staged, from those of the dataset."""
         del sealed

@@ -19,6 +19,7 @@ from airflow_ckpt_provider.tables.lance.commit import Commit, commit_once
 from airflow_ckpt_provider.tables.lance.evolution import evolve
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import Search, find
+from airflow_ckpt_provider.tables.lance.leftovers import delete, referenced, written_by
 from airflow_ckpt_provider.tables.lance.modes import mode_of
 from airflow_ckpt_provider.tables.lance.scan import DataFile, FileScan
 from airflow_ckpt_provider.tables.lance.schema import (
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from lance import LanceDataset
 
+    from airflow_ckpt_provider.checkpoint.documents import Commit as CommitRecord
     from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan, TableBinding
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
     from airflow_ckpt_provider.tables.protocol import Landed, Sealed, StagedOf, Writer
@@ -228,6 +230,21 @@ class LanceTarget(NamedDataset):
                 "%s was created without rows, and so with the storage version %s instead of %s, which Lance takes from rows.",
                 self.identifier, found, wanted,
             )  # fmt: skip
+
+    def leftovers(
+        self, header: Header, attempts: frozenset[str], landed: Sealed | None, commit: CommitRecord | None
+    ) -> list[StagedFile]:
+        """Files of these attempts that nothing refers to or needs; see ``Table.leftovers``."""
+        dataset = self.load_bound(header.table)
+        kept = set() if landed is None else mode_of(header.mode, header.parameters).landed(landed)
+        if dataset is not None:
+            kept |= referenced(self.files, dataset, None if commit is None else commit.snapshot_id)
+        return [file for file in written_by(self.files, attempts) if file.path not in kept]
+
+    def remove(self, header: Header, files: Sequence[StagedFile]) -> None:
+        """Delete leftovers; see ``Table.remove``."""
+        del header
+        delete(self.files, [file.path for file in files])
 
     def staged_files(self, sealed: Sequence[Sealed]) -> list[DataFile]:
         """The data files that a commit of these would add."""

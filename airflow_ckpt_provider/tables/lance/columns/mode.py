@@ -109,6 +109,11 @@ class AddColumns(Append):
         schema = _columns_of(plans[-1]).append(pa.field(PLACE, pa.uint32()))
         return ColumnsWriter(dataclasses.replace(facts, schema=schema, fields=()))
 
+    def landed(self, one: Sealed) -> set[str]:
+        """The files that landed, and not the parts that some of them were joined from."""
+        root = one.header.table.identifier
+        return {f"{root}/data/{name}" for name, _ in _column_files(one.plan, one.staged).values()}
+
     def staged_schema(self, pinned: pa.Schema, sealed: Sequence[Sealed]) -> pa.Schema:
         """The new columns."""
         del pinned

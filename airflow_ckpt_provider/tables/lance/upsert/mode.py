@@ -110,6 +110,11 @@ class Upsert(UpsertParameters, Append):
                 matched[fragment["id"]] = fragment
         return merging(dataset, staged, matched)
 
+    def landed(self, one: Sealed) -> set[str]:
+        """Sidecars say what is to be removed if the generation is replaced."""
+        root = one.header.table.identifier
+        return super().landed(one) | {f"{root}/{sidecar.name}" for sidecar in sidecars_of(one.staged).values()}
+
     @property
     def _all_land(self) -> bool:
         return self._update and self._insert

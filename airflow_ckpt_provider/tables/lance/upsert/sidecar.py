@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 #: Folder of the sidecars, below the dataset's root.
-_FOLDER = "_checkpoints"
+FOLDER = "_checkpoints"
 
 #: Name under which a sidecar says which file of the source each of its batches is about.
 _SOURCES = b"sources"
@@ -84,7 +84,7 @@ def write_sidecar(files: DatasetFiles, sources: Positions, rows: Positions, stem
     with pa.ipc.new_file(sink, schema) as writer:
         for part in np.split(rows[order].astype(np.uint32), starts[1:]):
             writer.write_batch(pa.record_batch([pa.array(part)], schema=schema))
-    name = f"{_FOLDER}/{stem}-matched.arrow"
+    name = f"{FOLDER}/{stem}-matched.arrow"
     file = files.put(name, sink.getvalue().to_pybytes())
     return Sidecar(name=name, bytes=file.bytes, sources=tuple(named) if len(named) <= _NAMED else ())
 

@@ -1,0 +1,110 @@
+"""The clean-up: removes what killed and superseded attempts of a key have left in the table's storage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from airflow.sdk import BaseOperator
+
+from airflow_ckpt_provider.checkpoint.reference import pointers
+from airflow_ckpt_provider.exceptions import CheckpointMissingError
+from airflow_ckpt_provider.hooks.errors import airflow_errors
+from airflow_ckpt_provider.hooks.lookup import latest_of, target_of
+from airflow_ckpt_provider.tables.cleanup import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+    from airflow_ckpt_provider.checkpoint.reference import Reference
+    from airflow_ckpt_provider.tables.cleanup import Cleaned
+
+
+class CleanedGeneration(TypedDict):
+    """What became of a generation; ``left`` says why its files were left, if they were."""
+
+    generation: int
+    state: str
+    files: int
+    bytes: int
+    left: str
+
+
+class CleanedKey(TypedDict):
+    """What was removed for a key, in all its generations together and in each."""
+
+    idempotence_key: str
+    files: int
+    bytes: int
+    generations: list[CleanedGeneration]
+
+
+class CheckpointCleanupOperator(BaseOperator):
+    """Remove what the attempts of a key have left: files that no commit refers to, and that none will.
+
+    Attempts that were killed, tasks that lost a race, and splits that were staged again leave files in the table's storage, as any
+    engine does. Here each of them bears the id of its attempt, so that exactly these are removed: nothing by age, nothing of other
+    keys, no file that has landed, and nothing that a retry, or a replacement by ``on_rerun="replace"``, needs. What is recorded in
+    the checkpoint store stays.
+
+    :param checkpoint: a checkpoint reference, such as ``stage.output``; a list of them; or an idempotence key (templated)
+    :param discard_unfinished: give up what is staged and not committed, and remove it, too. For writes that nobody will finish; an
+        attempt that is running loses its work
+    :param checkpoint_conn_id: where to look up a bare key; a reference knows it itself
+    :returns: what was removed, see ``CleanedKey``; a list of them for a list, one for each key
+    """
+
+    template_fields: Sequence[str] = ("checkpoint",)
+
+    def __init__(
+        self,
+        *,
+        checkpoint: Any,  # noqa: ANN401 - a reference, a list of them, a key, or an XCom that is one of those
+        discard_unfinished: bool = False,
+        checkpoint_conn_id: str = "checkpoint_default",
+        **kwargs: Any,  # noqa: ANN401 - BaseOperator's
+    ) -> None:
+        super().__init__(**kwargs)
+        self.checkpoint = checkpoint
+        self.discard_unfinished = discard_unfinished
+        self.checkpoint_conn_id = checkpoint_conn_id
+
+    def execute(self, context: Context) -> CleanedKey | list[CleanedKey]:
+        """Clean up, and return what was removed."""
+        del context
+        with airflow_errors():
+            found, is_list = pointers(self.checkpoint)
+            cleaned = [self._clean(pointer) for pointer in found]
+            return cleaned if is_list else cleaned[0]
+
+    def _clean(self, pointer: str | Reference) -> CleanedKey:
+        latest = latest_of(pointer, self.checkpoint_conn_id)
+        if latest is None:
+            raise CheckpointMissingError(
+                f"There is no checkpoint under the key {pointer!r} in the store of the connection {self.checkpoint_conn_id!r}. "
+                "Correct the key; if its stage never ran, there is nothing to clean up."
+            )
+        generations = []
+        for one in clean(latest, target_of, discard_unfinished=self.discard_unfinished):
+            self._report(latest.key.value, one)
+            generations.append(_facts(one))
+        return CleanedKey(
+            idempotence_key=latest.key.value,
+            files=sum(one["files"] for one in generations),
+            bytes=sum(one["bytes"] for one in generations),
+            generations=generations,
+        )
+
+    def _report(self, key: str, one: Cleaned) -> None:
+        if one.left:
+            self.log.info("Generation %d of the key %s, %s: nothing removed, because %s.", one.generation, key, one.state, one.left)
+        else:
+            size = f"{one.bytes / (1 << 20):,.1f}"
+            self.log.info(
+                "Generation %d of the key %s, %s: %d files removed, %s MiB.", one.generation, key, one.state, one.files, size
+            )
+
+
+def _facts(one: Cleaned) -> CleanedGeneration:
+    return CleanedGeneration(generation=one.generation, state=one.state.value, files=one.files, bytes=one.bytes, left=one.left)

@@ -1,0 +1,74 @@
+"""Removing what the attempts of a key have left behind: what never landed, and never will. Nothing else is touched (I4, I5).
+
+Whose a file is, its name says: the id of an attempt that is recorded in the store. Whether it landed, seal and table say. Nothing
+is removed while a commit may refer to it:
+
+- a committed generation cannot land again, so whatever of it has not landed never will;
+- a discarded one has a tombstone. A commit that begins after that sees it. One that was begun before may still be under way: then
+  everything stays;
+- of any other, everything stays: its next attempt needs it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.exceptions import HistoryExpiredError, RolledBackError, TableMissingError
+from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.tables.sealed import SealedCheckpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from airflow_ckpt_provider.tables.protocol import Table
+
+
+class Cleaned(NamedTuple):
+    """What became of one generation.
+
+    :param files: removed, and their bytes.
+    :param left: why what it has left was not removed; empty if it was.
+    """
+
+    generation: int
+    state: State
+    files: int = 0
+    bytes: int = 0
+    left: str = ""
+
+
+def clean(latest: Checkpoint, target_of: Callable[[Checkpoint], Table], *, discard_unfinished: bool = False) -> Iterator[Cleaned]:
+    """Remove what the generations of a key have left, one after the other.
+
+    :param latest: its newest generation.
+    :param target_of: the table of a generation.
+    :param discard_unfinished: whether the newest generation is given up if it is not committed, so that it can be cleaned.
+    """
+    for generation in range(1, latest.header.generation + 1):
+        checkpoint = Checkpoint.at(latest.store, latest.key, generation)
+        try:
+            yield _cleaned(checkpoint, target_of(checkpoint), discard=discard_unfinished and generation == latest.header.generation)
+        except (TableMissingError, RolledBackError, HistoryExpiredError) as error:
+            yield Cleaned(generation, checkpoint.state(), left=str(error))
+
+
+def _cleaned(checkpoint: Checkpoint, table: Table, *, discard: bool) -> Cleaned:
+    generation = checkpoint.header.generation
+    commit = groups.landed(checkpoint, table)
+    if commit is None and discard and checkpoint.group() is None:
+        checkpoint.discard("it was cleaned up unfinished")
+    state = State.COMMITTED if commit is not None else checkpoint.state()
+    if commit is None:
+        if checkpoint.discarded() is None:
+            return Cleaned(generation, state, left="it is not finished, and its next attempt needs what is staged")
+        # In this order: whoever binds a group after the tombstone was seen here, sees the tombstone.
+        group = checkpoint.group()
+        if group is not None:
+            begun = f"{group.bound_at:%Y-%m-%d %H:%M:%S}"
+            return Cleaned(generation, state, left=f"a commit of it was begun at {begun} UTC, and could still land")
+    attempts = frozenset(attempt.id for attempt in checkpoint.attempts())
+    landed = SealedCheckpoint(checkpoint) if commit is not None else None
+    files = table.leftovers(checkpoint.header, attempts, landed, commit)
+    table.remove(checkpoint.header, files)
+    return Cleaned(generation, state, len(files), sum(file.bytes for file in files))

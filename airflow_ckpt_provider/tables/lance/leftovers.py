@@ -1,0 +1,95 @@
+"""What attempts have left in a dataset's folder: files that bear their names, whether a version refers to them or not (I4).
+
+A data file and a sidecar have the attempt's id in their names, and a deletion file has it in its number; nothing is told from its
+age. A killed writer of a local dataset leaves a file, or a folder, whose name goes on behind that.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.checkpoint.documents import StagedFile
+from airflow_ckpt_provider.checkpoint.layout import attempt_of
+from airflow_ckpt_provider.checkpoint.location import StorageLocation
+from airflow_ckpt_provider.tables.lance.deletions import FOLDER as DELETIONS
+from airflow_ckpt_provider.tables.lance.deletions import attempt_number, attempt_number_in, deletion_name
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER as SIDECARS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from lance import LanceDataset
+
+    from airflow_ckpt_provider.tables.lance.files import DatasetFiles
+
+_DELETION_FILE = re.compile(r"^\d+-\d+-(\d+)\.arrow$")
+
+
+def written_by(files: DatasetFiles, attempts: frozenset[str]) -> list[StagedFile]:
+    """Files in the dataset's folder that these attempts have written."""
+    numbers = {attempt_number(attempt) for attempt in attempts}
+    found = [
+        file
+        for folder in ("data", SIDECARS)
+        for file in _listed(files, folder)
+        if attempt_of(file.path.rpartition("/")[2]) in attempts
+    ]
+    for file in _listed(files, DELETIONS):
+        match = _DELETION_FILE.match(file.path.rpartition("/")[2])
+        if match and attempt_number_in(int(match[1])) in numbers:
+            found.append(file)
+    return sorted(found, key=lambda file: file.path)
+
+
+def referenced(files: DatasetFiles, dataset: LanceDataset, version: int | None) -> set[str]:
+    """Files that the last version refers to, and the one that a checkpoint was committed as, if it is still there."""
+    found = _referenced(files, dataset)
+    if version is not None and version != dataset.version and any(one["version"] == version for one in dataset.versions()):
+        found |= _referenced(files, dataset.checkout_version(version))
+    return found
+
+
+def delete(files: DatasetFiles, paths: Iterable[str]) -> None:
+    """Delete files. Those that are gone already are passed over."""
+    if not _is_local(files):
+        files.delete(paths)
+        return
+    for path in paths:
+        place = Path(path.removeprefix("file://"))
+        if place.is_dir():
+            shutil.rmtree(place)
+        else:
+            place.unlink(missing_ok=True)
+
+
+def _referenced(files: DatasetFiles, dataset: LanceDataset) -> set[str]:
+    found = set()
+    for fragment in dataset.get_fragments():
+        described = fragment.metadata.to_json()
+        found |= {files.path(file["path"]) for file in described["files"]}
+        if described["deletion_file"] is not None:
+            found.add(f"{files.uri}/{deletion_name(described['id'], described['deletion_file'])}")
+    return found
+
+
+def _is_local(files: DatasetFiles) -> bool:
+    return files.uri.startswith("file://")
+
+
+def _listed(files: DatasetFiles, folder: str) -> Iterator[StagedFile]:
+    """What there is in a folder of the dataset. Lists of local files by obstore leave out those of unfinished writes."""
+    if _is_local(files):
+        place = Path(files.address) / folder
+        if place.is_dir():
+            for entry in os.scandir(place):
+                yield StagedFile(f"{files.uri}/{folder}/{entry.name}", entry.stat().st_size)
+        return
+    import obstore
+
+    for chunk in obstore.list(StorageLocation(files.uri, files.options).open(), folder):
+        for one in chunk:
+            yield StagedFile(f"{files.uri}/{one['path']}", one["size"])
