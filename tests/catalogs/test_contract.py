@@ -14,6 +14,7 @@ from airflow_ckpt_provider.exceptions import (
     TableMissingError,
 )
 from airflow_ckpt_provider.tables import groups, once
+from airflow_ckpt_provider.tables.cleanup import clean
 
 
 @pytest.fixture
@@ -39,6 +40,20 @@ def test_the_record_lost_the_table_still_tells_that_the_write_has_landed(world, 
     assert again.commit.snapshot_id == first.commit.snapshot_id
     assert again.landed_now is False
     assert_landed(world, mode)
+
+
+def test_a_clean_up_removes_what_a_killed_attempt_left_and_no_more(world, mode):
+    attempt = mode.stage(world)
+    work = attempt.begin("a test", 1)
+    split = attempt.checkpoint.plans()[0].splits[0]
+    work.writer.write(work.reader.read(split, None), work.paths.file_stem(split.id, f"{work.attempt_id}.killed"))
+    world.commit(attempt)
+    (one,) = clean(attempt.checkpoint, lambda _: world.target())
+    # At least a data file and its manifest, or the scratch file of an upsert.
+    assert (one.files >= 1, one.left) == (True, "")
+    assert_landed(world, mode)
+    (again,) = clean(attempt.checkpoint, lambda _: world.target())
+    assert again.files == 0
 
 
 def test_a_table_that_is_not_there_is_an_error_that_names_it(world, mode):

@@ -87,13 +87,12 @@ def land(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def clean(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Remove what was left behind, as a clean-up task does."""
-    found = [Checkpoint.latest(world.store, IdempotenceKey(facts.get("key", "orders"))) for facts in writes]
-    return [
-        {"generation": one.generation, "state": one.state, "files": one.files, "left": one.left}
-        for checkpoint in found
-        if checkpoint is not None
-        for one in cleanup.clean(checkpoint, lambda _: world.target())
-    ]
+    done: list[cleanup.Cleaned] = []
+    for facts in writes:
+        latest = Checkpoint.latest(world.store, IdempotenceKey(facts.get("key", "orders")))
+        if latest is not None:
+            done += cleanup.clean(latest, lambda _: world.target(), discard_unfinished=bool(facts.get("discard_unfinished")))
+    return [{"generation": one.generation, "state": one.state, "files": one.files, "left": one.left} for one in done]
 
 
 def columns(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:

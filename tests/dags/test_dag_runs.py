@@ -19,6 +19,7 @@ from support.world import SCHEMA, rows
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.operators.cleanup import CheckpointCleanupOperator
 from airflow_ckpt_provider.operators.commit import CheckpointCommitOperator
 from airflow_ckpt_provider.operators.iceberg import CheckpointedIcebergWriteOperator
 from airflow_ckpt_provider.sensors.checkpoint import CheckpointSensor
@@ -177,12 +178,18 @@ def test_a_run_may_ask_for_a_restart_and_the_rows_are_there_once(dag_world, run_
     dag_world.put_files(files=3)
     with DAG("restart", schedule=None, start_date=start()) as dag:
         staged = stage(dag_world, idempotence_key="restart/1")
-        staged >> CheckpointCommitOperator(task_id="commit", checkpoint=staged.output)
+        commit = CheckpointCommitOperator(task_id="commit", checkpoint=staged.output)
+        staged >> commit >> CheckpointCleanupOperator(task_id="cleanup", checkpoint="restart/1")
     run = run_dag(dag, checkpoint="restart")
 
     assert returned(run, "stage")["generation"] == 2
     assert dag_world.ids() == list(range(300))
     assert len(dag_world.table().snapshots()) == 1
+    cleaned = returned(run, "cleanup")
+    assert [one["state"] for one in cleaned["generations"]] == ["discarded", "committed"]
+    # Two data files and two manifests of the first generation.
+    assert (cleaned["idempotence_key"], cleaned["files"]) == ("restart/1", 4)
+    assert dag_world.files_on_disk() == dag_world.referenced_files()
 
 
 def test_a_deferrable_sensor_does_not_defer_for_what_is_there_already(dag_world, run_dag):

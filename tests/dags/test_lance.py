@@ -21,6 +21,7 @@ from support.world import rows
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.exceptions import InvalidInputError, NotSupportedYetError
+from airflow_ckpt_provider.operators.cleanup import CheckpointCleanupOperator
 from airflow_ckpt_provider.operators.commit import CheckpointCommitOperator
 from airflow_ckpt_provider.operators.iceberg import CheckpointedIcebergWriteOperator
 from airflow_ckpt_provider.operators.lance import CheckpointedLanceWriteOperator
@@ -168,12 +169,15 @@ def test_a_run_may_ask_for_a_restart_and_the_rows_are_there_once(dag_world, run_
     dag_world.put_files(files=3)
     with DAG("lance_restart", schedule=None, start_date=start()) as dag:
         staged = stage(dag_world, uri, idempotence_key="restart/1")
-        chain(staged, commit_of(staged))
+        cleaned = CheckpointCleanupOperator(task_id="cleanup", checkpoint=staged.output)
+        chain(staged, commit_of(staged), cleaned)
     run = run_dag(dag, checkpoint="restart")
 
     assert returned(run, "stage")["generation"] == 2
     assert ids(uri) == list(range(300))
     assert versions(uri) == [1, 2]
+    first, second = returned(run, "cleanup")["generations"]
+    assert (first["state"], first["files"], second["state"], second["files"]) == ("discarded", 2, "committed", 0)
 
 
 def test_a_dataset_is_created_filled_and_overwritten_each_in_one_version(dag_world, run_dag, tmp_path):
@@ -285,10 +289,12 @@ def test_dataset_source_and_store_in_object_storage(dag_world, run_dag, s3_bucke
         places = {"lance_conn_id": "lake", "checkpoint_conn_id": "lake", "mode": "create"}
         made = stage(dag_world, first, "first", **places)
         copied = stage(dag_world, second, "second", source=LanceDataset(first, conn_id="lake", max_split_bytes=1), **places)
-        chain(made, commit_of(made, "commit_first"), copied, commit_of(copied), arrived(copied))
+        cleaned = CheckpointCleanupOperator(task_id="cleanup", checkpoint=[made.output, copied.output])
+        chain(made, commit_of(made, "commit_first"), copied, commit_of(copied), arrived(copied), cleaned)
     run = run_dag(dag)
 
     assert run.state == "success"
+    assert [one["files"] for one in returned(run, "cleanup")] == [0, 0]
     assert ids(second, storage_options=options) == list(range(300))
     assert returned(run, "second")["splits"]["total"] == 3
     assert len(lance.dataset(second, storage_options=options).versions()) == 1

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
 
+#: What follows the name of a local file that was not finished; obstore takes no such name.
+_UNFINISHED = "#"
+
 _DELETION_FILE = re.compile(r"^\d+-\d+-(\d+)\.arrow$")
 
 
@@ -55,15 +58,15 @@ def referenced(files: DatasetFiles, dataset: LanceDataset, version: int | None) 
 
 def delete(files: DatasetFiles, paths: Iterable[str]) -> None:
     """Delete files. Those that are gone already are passed over."""
-    if not _is_local(files):
-        files.delete(paths)
-        return
     for path in paths:
-        place = Path(path.removeprefix("file://"))
-        if place.is_dir():
-            shutil.rmtree(place)
+        if _is_local(files) and _UNFINISHED in path.rpartition("/")[2]:
+            place = Path(path.removeprefix("file://"))
+            if place.is_dir():
+                shutil.rmtree(place)
+            else:
+                place.unlink(missing_ok=True)
         else:
-            place.unlink(missing_ok=True)
+            files.delete([path])
 
 
 def _referenced(files: DatasetFiles, dataset: LanceDataset) -> set[str]:
