@@ -41,11 +41,13 @@ class Generations:
         if latest is None:
             return self._create_first()
         if latest.discarded() is not None:
+            self._require_heir(latest)
             self._require_settled(latest)
             return self._create_after(latest)
         restart = request.restart_token is not None and not self._served(latest, request.restart_token)
         committed = groups.landed(latest, self._table) if request.on_rerun == "replace" and self._same_table(latest) else None
         if restart and committed is None:
+            self._require_heir(latest)
             self._discard(latest, "restart was asked for")
             return self._create_after(latest)
         wanted = self._wanted_header(latest)
@@ -55,6 +57,7 @@ class Generations:
             groups.verify(latest, committed, self._table)
             return self._create_after(latest, replaces=latest.header.generation)
         if changes and request.on_change == "restart":
+            self._require_heir(latest)
             self._discard(latest, "; ".join(changes))
             return self._create_after(latest)
         latest.require_binding(wanted)
@@ -85,6 +88,23 @@ class Generations:
             raise BindingMismatchError(
                 f"The key {latest.key.value!r} was committed with the mode {latest.header.mode!r} and other parameters, so that "
                 "its files cannot be replaced one for one. Use another idempotence key."
+            )
+
+    def _require_heir(self, given_up: Checkpoint) -> None:
+        """Refuse to let this request take the place of a replacement that it could not have been.
+
+        :param given_up: a generation that is not committed; what it was to replace, the next one is to.
+        """
+        if given_up.header.replaces is None:
+            return
+        replaced = Checkpoint.at(self._store, given_up.key, given_up.header.replaces).header
+        then = (replaced.table.identifier, replaced.table.branch, replaced.mode, replaced.parameters)
+        request, table = self._request, self._table
+        if then != (table.identifier, table.branch, request.mode, request.parameters):
+            raise BindingMismatchError(
+                f"Generation {given_up.header.generation} of the key {given_up.key.value!r} is to replace generation "
+                f"{replaced.generation}, committed to {replaced.table.identifier} with the mode {replaced.mode!r}. Only a "
+                "write into the same table with the same mode and parameters can take its place. Use another idempotence key."
             )
 
     def _same_table(self, checkpoint: Checkpoint) -> bool:

@@ -560,6 +560,31 @@ def test_a_column_that_others_added_does_not_hinder_a_replacement(world, more):
     assert [row["id"] for row in world.read()] == [*range(0, 400, 2), *left]
 
 
+OTHER_MODES = {
+    "append, then overwrite": ({}, {"mode": "overwrite"}),
+    "upsert, then append": (UPSERT, {}),
+    "upsert, then another one": (UPSERT, UPSERT | {"parameters": {"upsert_keys": ["id", "kind"]}}),
+}
+
+
+@pytest.mark.parametrize("given_up", ["restart", "change", "discarded"])
+@pytest.mark.parametrize(("first", "other"), OTHER_MODES.values(), ids=OTHER_MODES)
+def test_another_write_does_not_inherit_what_a_replacement_was_to_replace(empty, first, other, given_up):
+    """It would remove files of the first by the rules of its own mode: whole ones, where rows of others were updated."""
+    empty.make(HALF)
+    empty.commit(empty.stage(empty.request(**first, transform=marked)))
+    begun = empty.stage(empty.request(**first, **REPLACE, transform=marked_even), splits=1)
+    before = empty.read()
+    how = {"on_change": "restart"} | ({"restart_token": "now"} if given_up == "restart" else {})
+    if given_up == "discarded":
+        begun.checkpoint.discard("a test")
+    with pytest.raises(BindingMismatchError, match=r"Generation 2 .* is to replace generation 1"):
+        empty.stage(empty.request(**other, **how))
+    assert empty.read() == before
+    empty.commit(empty.stage(empty.request(**first, **REPLACE, transform=marked)))
+    assert {row["id"] for row in empty.read()} == {*range(600)}
+
+
 def test_a_replacement_of_what_compaction_has_rewritten_is_refused(world):
     world.commit(world.stage())
     world.compact()

@@ -13,6 +13,7 @@ from support.world import rows
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, TableMovedError
 from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.tables.lance import writer as writing
 
 
 @pytest.fixture
@@ -291,6 +292,27 @@ def test_a_transform_that_cannot_be_is_refused_before_anything_is_written(world,
         stage_columns(world, function=function)
     assert world.data_and_sidecars() == before
     assert len(world.versions()) == 1
+
+
+@pytest.mark.parametrize("rows_per_split", [5, 1000], ids=["joined", "as it is"])
+def test_a_fragment_of_more_rows_than_files_of_rows_have_gets_one_file(world, monkeypatch, rows_per_split):
+    """Others make such fragments, by max_rows_per_file or a compaction."""
+    monkeypatch.setattr(writing, "FILE_ROWS", 7)
+    add_columns(world, rows_per_split=rows_per_split)
+    assert computed(world) == list(range(100))
+
+
+def test_numbers_of_columns_that_the_dataset_has_forgotten_are_not_given_again(world):
+    """It remembers the highest that it ever gave, and takes no commit that gives one of those to a new column."""
+    add_columns(world)
+    world.dataset.optimize.compact_files()
+    world.foreign_append(1000, 5)
+    world.dataset.optimize.compact_files()
+    add_columns(world, function=minus, on_rerun="replace", on_change="restart")
+    world.foreign_append(2000, 5)
+    world.dataset.delete("id < 2000")
+    add_columns(world, on_rerun="replace", on_change="restart")
+    assert computed(world) == list(range(2000, 2005))
 
 
 def test_a_column_to_read_that_is_not_there(world):

@@ -373,6 +373,20 @@ def test_a_write_that_fails_half_way_leaves_no_file(uri, monkeypatch, file_rows)
     assert names_below_data(uri) == theirs
 
 
+@pytest.mark.parametrize("rows_before", [0, 50], ids=["at once", "after a batch"])
+def test_of_a_write_that_fails_before_there_is_a_dataset_what_failed_is_told(uri, rows_before):
+    target = LanceTarget(uri)
+    header = msgspec.structs.replace(HEADER, mode="create", table=target.creation(numbered(1).schema, {}))
+
+    def breaks():
+        yield from numbered(rows_before).to_batches(50)
+        raise ValueError("no luck today")
+
+    with pytest.raises(ValueError, match="no luck today"):
+        target.writer(header, [], lambda _: []).write(breaks(), "ckpt-broken")
+    assert names_below_data(uri) == []
+
+
 def test_a_split_that_lost_the_race_is_removed_and_nothing_else(uri):
     lance.write_dataset(numbered(1), uri)
     theirs = names_below_data(uri)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -91,8 +92,10 @@ class IcebergWriter:
                         files.write(partition, part)
             closed = files.close()
         except BaseException:
-            # Nothing refers to these files yet. Those of a killed process stay, and are known by their names (I4).
-            delete_files(io, files.abandon())
+            # Nothing refers to these files yet. Those of a killed process stay, and are known by their names (I4), as do those that
+            # cannot be deleted now: what went wrong first is what matters.
+            with contextlib.suppress(Exception):
+                delete_files(io, files.abandon())
             raise
         if not closed:
             return Written(0, 0, (), None)

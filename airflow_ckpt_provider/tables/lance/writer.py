@@ -34,6 +34,7 @@ class WriterFacts:
     :param table: the dataset's URI, for messages.
     :param schema: of the rows, as files are written.
     :param fields: see ``StagedFragments``.
+    :param one_file: whether the rows of a split have to be in one file, however many they are.
     """
 
     table: str
@@ -41,6 +42,7 @@ class WriterFacts:
     schema: pa.Schema
     fields: tuple[int, ...]
     storage_version: str
+    one_file: bool = False
 
 
 class LanceWriter:
@@ -100,10 +102,10 @@ class _Files:
         while batch.num_rows:
             if self._writer is None:
                 self._open()
-            part = batch.slice(0, FILE_ROWS - self._rows)
+            part = batch if self._facts.one_file else batch.slice(0, FILE_ROWS - self._rows)
             self._writer.write_batch(part)
             self._rows += part.num_rows
-            if self._rows == FILE_ROWS:
+            if self._rows == FILE_ROWS and not self._facts.one_file:
                 self._close()
             batch = batch.slice(part.num_rows)
 
@@ -119,11 +121,13 @@ class _Files:
         ]
 
     def abandon(self) -> None:
-        # An unfinished writer ends what it began when it is closed; what went wrong first is what matters.
+        # An unfinished writer ends what it began when it is closed. What went wrong first is what matters: a file that cannot be
+        # deleted now is found by a clean-up, by its name.
+        files = self._facts.files
         with contextlib.suppress(Exception):
             self._close()
-        files = self._facts.files
-        files.delete(files.path(name) for name in self._names)
+        with contextlib.suppress(Exception):
+            files.delete(files.path(name) for name in self._names)
 
     def _open(self) -> None:
         from lance.file import LanceFileSession

@@ -107,7 +107,7 @@ class AddColumns(Append):
         import pyarrow as pa
 
         schema = _columns_of(plans[-1]).append(pa.field(PLACE, pa.uint32()))
-        return ColumnsWriter(dataclasses.replace(facts, schema=schema, fields=()))
+        return ColumnsWriter(dataclasses.replace(facts, schema=schema, fields=(), one_file=True))
 
     def landed(self, one: Sealed) -> set[str]:
         """The files that landed, and not the parts that some of them were joined from."""

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 #: A dataset that exists for a moment in this process.
 _NOWHERE = "memory://columns"
 
+#: Columns of the copy that take the numbers which must not be given again.
+_UNUSED = "airflow_ckpt_unused_"
+
 
 def widened(dataset: LanceDataset, columns: pa.Schema, instead: Sequence[str] = ()) -> Any:  # noqa: ANN401 - a LanceSchema
     """The schema of a dataset with columns added, whose field ids no file of the dataset uses.
@@ -36,5 +39,11 @@ def widened(dataset: LanceDataset, columns: pa.Schema, instead: Sequence[str] = 
     copy = LanceDataset.commit(empty, Transaction(read_version=empty.version, operation=merge))
     if instead:
         copy.drop_columns(list(instead))
+    # The dataset remembers the highest number that it ever gave; the copy only knows of those that it sees.
+    unused = pa.schema([(f"{_UNUSED}{number}", pa.bool_()) for number in range(dataset.max_field_id - copy.max_field_id)])
+    if len(unused):
+        copy.add_columns(unused)
     copy.add_columns(columns)
+    if len(unused):
+        copy.drop_columns(unused.names)
     return copy.lance_schema
