@@ -59,6 +59,8 @@ class WriteAttempt:
         self._source_plan = SourcePlan(store, table, request)
         self._plans: list[Plan] = []
         self._has_own_round = False
+        #: The last plan that was made by looking at the table in this attempt.
+        self._own_plan: Plan | None = None
         self._id = uuid.uuid4().hex[:12]
         table.validate(request.mode, request.parameters)
         generations = Generations(store, table, request, self._source_plan)
@@ -108,13 +110,15 @@ class WriteAttempt:
             missing = [split for split in plan.splits if split.id not in staged]
             if missing and self._replanned(staged):
                 continue
-            if missing:
+            stands = plan is self._own_plan or all(split.task == READ for split in missing)
+            if missing and (stands or table.stands(header, self._plans, checkpoint.staged, self._replaced)):
                 self._request.source.verify([split for split in missing if split.task == READ], self._request.options)
                 return Round(len(self._plans), plan, sorted(missing, key=lambda split: -split.bytes))
             following = table.following(header, self._plans, checkpoint.staged, self._replaced)
             if following is None or self._landed_meanwhile():
                 return None
-            self._plans.append(checkpoint.pin(following, len(self._plans) + 1))
+            self._own_plan = checkpoint.pin(following, len(self._plans) + 1)
+            self._plans.append(self._own_plan)
 
     def _pin_first(self) -> Plan:
         """Plan the source and pin the plan, after the checks that can be made before Spark starts."""

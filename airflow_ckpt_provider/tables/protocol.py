@@ -198,6 +198,13 @@ class Table(Protocol):
         """
         ...
 
+    def stands(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None) -> bool:
+        """Whether the table's own splits of the last plan are still those that have to be done, though not all of them are.
+
+        If not, they may not be possible any more, and ``following`` has others.
+        """
+        ...
+
     def writer(self, header: Header, plans: Sequence[Plan], staged: StagedOf) -> Writer:
         """What executors write the last of these rounds with: the schema and spec that the header pinned."""
         ...

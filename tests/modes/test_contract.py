@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import lance
 import msgspec
@@ -79,6 +80,15 @@ class Iceberg(World):
     def compact(self) -> None:
         compact(self.table())
 
+    def forget(self) -> None:
+        """Compact, and expire whatever was before, with its files."""
+        self.compact()
+        maintenance.expire_all_but_the_head(self)
+        there = self.referenced_files()
+        for path in (self.root / "warehouse").rglob("*.parquet"):
+            if str(path) not in there and not path.name.startswith("ckpt-"):
+                path.unlink()
+
     def widen(self) -> None:
         """Somebody adds a column."""
         with self.table().update_schema() as update:
@@ -124,6 +134,11 @@ class Lance(LanceWorld):
 
     def compact(self) -> None:
         self.dataset.optimize.compact_files()
+
+    def forget(self) -> None:
+        """Compact, and clean up whatever was before, with its files."""
+        self.compact()
+        self.dataset.cleanup_old_versions(older_than=timedelta(0))
 
     def widen(self) -> None:
         """Somebody adds a column, with values."""
@@ -323,6 +338,20 @@ def test_an_upsert_sees_what_others_changed_after_its_stage(empty):
     assert kinds(empty) == (set(), {*HALF, *range(100, 110)})
     empty.commit(empty.stage(request))
     assert kinds(empty) == ({*ALL}, {*range(400, 600)})
+
+
+@pytest.mark.parametrize("staged", [4, 5, 6])
+def test_an_upsert_that_was_killed_while_it_matched_what_is_gone_by_now_matches_what_there_is(empty, staged):
+    """Its plan names files, or a version, that compaction and expiry have taken away meanwhile."""
+    empty.make(HALF)
+    for start in (600, 700):
+        empty.add(range(start, start + 5))
+    request = empty.request(**UPSERT, transform=marked)
+    empty.stage(request, splits=staged)
+    empty.add(range(50, 60))
+    empty.forget()
+    empty.commit(empty.stage(request))
+    assert kinds(empty) == ({*ALL}, {*range(400, 600), *range(600, 605), *range(700, 705)})
 
 
 def test_a_key_that_is_in_the_source_twice_is_refused(empty):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import lance
 import pyarrow as pa
 import pytest
@@ -134,6 +136,22 @@ def test_a_dataset_that_was_changed_after_it_was_matched_is_matched_again(place,
     place.commit(again)
     assert place.notes() == there | dict.fromkeys([1, 2, 15, 99], "new")
     assert len(place.rows()) == len(place.notes())
+
+
+def test_a_fragment_is_matched_in_the_last_version_if_that_which_was_planned_is_gone(place):
+    """An index was made, and versions were cleaned up, between a kill and its retry: no row has changed."""
+    place.begin(people(range(10), "old"), people(range(10, 20), "old"))
+    attempt = place.attempt("first", [people([1, 15, 99], "new")])
+    for _ in range(2):
+        found = attempt.next_round()
+        work = attempt.begin("a test", 1)
+        for split in found.missing[:1]:
+            work.run(split, "0")
+    place.dataset().create_scalar_index("id", "BTREE")
+    place.dataset().cleanup_old_versions(older_than=timedelta(0))
+    place.upsert("first", [])
+    assert place.notes() == dict.fromkeys(range(20), "old") | dict.fromkeys([1, 15, 99], "new")
+    assert len(place.rows()) == 21
 
 
 def test_only_what_a_change_affects_is_matched_again(place):

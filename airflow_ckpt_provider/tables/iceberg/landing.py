@@ -73,6 +73,13 @@ class Append:
         del table, header, head, plans, staged, replaced
         return None
 
+    def stands(
+        self, table: Table, header: Header, head: int | None, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
+    ) -> bool:
+        """Whether the mode's own splits of the last plan are those of the table as it is now."""
+        del table, header, head, plans, staged, replaced
+        return True
+
     def writer(self, facts: WriterFacts, table: Table, plans: Sequence[Plan], staged: StagedOf) -> Writer:
         """What executors write the last round with."""
         del table, plans, staged
@@ -154,6 +161,12 @@ class OverwriteWhere(Append):
         if boundary == _table_splits(plans[-1]):
             return None
         return with_table_splits(plans[-1], boundary.values(), head)
+
+    def stands(
+        self, table: Table, header: Header, head: int | None, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
+    ) -> bool:
+        """Whether the files at the boundary are those that are to be rewritten."""
+        return self.following(table, header, head, plans, staged, replaced) is None
 
     def writer(self, facts: WriterFacts, table: Table, plans: Sequence[Plan], staged: StagedOf) -> Writer:
         """A writer that also rewrites boundary files."""

@@ -109,6 +109,12 @@ class IcebergTarget(NamedTable):
         table = self.load_bound(header.table)
         return mode.following(table, header, head_id(table, header.table.branch), plans, staged, replaced)
 
+    def stands(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None) -> bool:
+        """Whether the own splits of the last plan still have to be done; see ``Table.stands``."""
+        table = self.load_bound(header.table)
+        head = head_id(table, header.table.branch)
+        return mode_of(header.mode, header.parameters).stands(table, header, head, plans, staged, replaced)
+
     def writer(self, header: Header, plans: Sequence[Plan], staged: StagedOf) -> Writer:
         """Writer with the schema and spec that the header pinned."""
         table = self.load_bound(header.table)

@@ -71,6 +71,13 @@ class Append:
         del files, dataset, plans, staged, replaced
         return None
 
+    def stands(
+        self, files: DatasetFiles, dataset: LanceDataset, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
+    ) -> bool:
+        """Whether the mode's own splits of the last plan are those of the dataset as it is now."""
+        del files, dataset, plans, staged, replaced
+        return True
+
     def writer(self, facts: WriterFacts, plans: Sequence[Plan]) -> Writer:
         """What executors write the last round with."""
         del plans

@@ -105,6 +105,12 @@ class LanceTarget(NamedDataset):
         dataset = self.load_bound(header.table)
         return None if dataset is None else mode.following(self.files, dataset, plans, staged, replaced)
 
+    def stands(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None) -> bool:
+        """Whether the own splits of the last plan still have to be done; see ``Table.stands``."""
+        dataset = self.load_bound(header.table)
+        mode = mode_of(header.mode, header.parameters)
+        return dataset is None or mode.stands(self.files, dataset, plans, staged, replaced)
+
     def writer(self, header: Header, plans: Sequence[Plan], staged: StagedOf) -> Writer:
         """Writer with the columns that the header pinned."""
         del staged

@@ -66,8 +66,7 @@ class Upsert(UpsertParameters, Append):
         plan = plans[-1]
         records = _source_records(plans, staged)
         sources = [record.scratch for record in records if record.scratch is not None]
-        wanted = self._matches(table, header, head, sources, replaced)
-        wanted |= {split.id: split for split in (_unique(n) for n in range(self._buckets(plans))) if sources}
+        wanted = self._wanted(table, header, head, plans, sources, replaced)
         if _phase(plan, MATCH, UNIQUE) != wanted:
             return _with(plan, wanted.values(), head, sources)
         inserts = self._inserts(records, wanted) if self._insert else {}
@@ -77,6 +76,21 @@ class Upsert(UpsertParameters, Append):
             # Nothing to match and nothing to insert: what was read must not be sealed as if it was to land.
             return _with(plan, (), head, sources)
         return None
+
+    def stands(
+        self, table: Table, header: Header, head: int | None, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
+    ) -> bool:
+        """Whether the files are those that are to be matched: what they were may be compacted and expired."""
+        sources = [record.scratch for record in _source_records(plans, staged) if record.scratch is not None]
+        return _phase(plans[-1], MATCH, UNIQUE) == self._wanted(table, header, head, plans, sources, replaced)
+
+    def _wanted(
+        self, table: Table, header: Header, head: int | None, plans: Sequence[Plan], sources: Sequence[JsonObject],
+        replaced: Sealed | None,
+    ) -> dict[str, Split]:  # fmt: skip
+        """The splits that match files, and look for duplicates."""
+        unique = {split.id: split for split in (_unique(n) for n in range(self._buckets(plans))) if sources}
+        return self._matches(table, header, head, sources, replaced) | unique
 
     def writer(self, facts: WriterFacts, table: Table, plans: Sequence[Plan], staged: StagedOf) -> Writer:
         """A writer for the splits of all phases."""

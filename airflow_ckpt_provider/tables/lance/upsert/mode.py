@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -17,7 +16,7 @@ from airflow_ckpt_provider.tables.lance.upsert.earlier import EARLIER, Earlier
 from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER, filters_of
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import Sidecar, sidecars_of
 from airflow_ckpt_provider.tables.lance.upsert.source import Source, require_keys
-from airflow_ckpt_provider.tables.lance.upsert.writer import MATCH, UNIQUE, UpsertFacts, UpsertWriter
+from airflow_ckpt_provider.tables.lance.upsert.writer import MATCH, UNIQUE, UpsertFacts, UpsertWriter, match_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,6 +72,13 @@ class Upsert(UpsertParameters, Append):
             return None
         # What was read must not be sealed as if it was to land.
         return _with(plan, [*wanted.values(), *filters.values()], dataset.version, source, sidecars=tuple(sidecars.values()))
+
+    def stands(
+        self, files: DatasetFiles, dataset: LanceDataset, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
+    ) -> bool:
+        """Whether the fragments are those that are to be matched: the version that they were seen in may be gone."""
+        source = Source.of(staged([split.id for split in _reads(plans)]))
+        return _phase(plans[-1], MATCH, UNIQUE) == _wanted(files, dataset, source, Earlier.of(replaced)).keys()
 
     def writer(self, facts: WriterFacts, plans: Sequence[Plan]) -> Writer:
         """What executors do the splits of all phases with."""
@@ -134,16 +140,11 @@ def _wanted(files: DatasetFiles, dataset: LanceDataset, source: Source | None, e
 
 
 def _match(fragment: Any, earlier: Earlier) -> Split:  # noqa: ANN401 - a FragmentMetadata
-    """Matching one fragment: its id says which it is, with which columns and deletions."""
-    described = fragment.to_json()
-    facts = msgspec.json.encode(
-        [described["id"], sorted(file["path"] for file in described["files"]), described["deletion_file"]], order="deterministic"
-    )
-    size = sum(file["file_size_bytes"] or 0 for file in described["files"])
-    name = f"{MATCH}{hashlib.sha256(facts).hexdigest()[:16]}"
+    """Matching one fragment."""
+    size = sum(file.file_size_bytes or 0 for file in fragment.files)
     own = earlier.file_of(fragment)
-    read = {"fragment": described["id"]} | ({} if own is None else {EARLIER: earlier.numbers[own]})
-    return Split(id=name, bytes=size, read=read, task=MATCH)
+    read = {"fragment": fragment.id} | ({} if own is None else {EARLIER: earlier.numbers[own]})
+    return Split(id=match_id(fragment), bytes=size, read=read, task=MATCH)
 
 
 def _reads(plans: Sequence[Plan]) -> list[Split]:

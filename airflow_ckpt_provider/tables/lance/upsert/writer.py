@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from airflow_ckpt_provider.exceptions import TableMovedError
 from airflow_ckpt_provider.tables.lance.deletions import write_deletions
@@ -81,7 +84,7 @@ class UpsertWriter(LanceWriter):
         if split.task == UNIQUE:
             keys.require_unique(int(split.read["bucket"]))  # type: ignore[call-overload]
             return Written(0, 0, (), None)
-        return self._match(split.read, upsert.version, keys, stem)
+        return self._match(split, upsert.version, keys, stem)
 
     def remove(self, written: Written) -> None:
         """Remove the files of a split that lost the race to be published, but for one of the source that it took as it is."""
@@ -91,21 +94,17 @@ class UpsertWriter(LanceWriter):
         if written.scratch is not None and "sidecar" in written.scratch:
             files.delete([f"{files.uri}/{Sidecar.from_json(written.scratch['sidecar']).name}"])
 
-    def _match(self, read: JsonObject, version: int, keys: SourceKeys, stem: str) -> Written:
+    def _match(self, split: Split, version: int, keys: SourceKeys, stem: str) -> Written:
         """Which rows of a fragment have a key of the source, and which rows of the source those are.
 
         Rows that the generation which is replaced has inserted are deleted, whatever their keys.
 
         :returns: with the fragment's description, if rows of it are deleted, and the sidecar's, if any are found, as ``scratch``.
         """
-        import lance
         import numpy as np
 
-        files = self.facts.files
-        dataset = lance.dataset(files.address, version=version, storage_options=files.storage_options)
-        fragment = dataset.get_fragment(int(read["fragment"]))  # type: ignore[call-overload]
-        if fragment is None:
-            raise TableMovedError(f"Version {version} of {files.uri} has no fragment {read['fragment']}.")
+        files, read = self.facts.files, split.read
+        version, fragment = self._fragment(split, version)
         live = _live(fragment)
         inserted, hit = (np.zeros(fragment.physical_rows, dtype=np.bool_) for _ in range(2))
         if EARLIER in read:
@@ -134,6 +133,33 @@ class UpsertWriter(LanceWriter):
             scratch["sidecar"] = write_sidecar(files, np.concatenate(sources), np.concatenate(rows), stem).to_json()
         counts = {"updated": int(np.count_nonzero(hit))} if self._upsert.update and hit.any() else {}
         return Written(0, sum(file.bytes for file in written), written, None, counts=counts, scratch=scratch or None)
+
+    def _fragment(self, split: Split, version: int) -> tuple[int, Any]:
+        """The fragment that is to be matched, and the version that it is read in: the last one, if that which was pinned is gone.
+
+        :raises TableMovedError: if it is another one by now.
+        """
+        import lance
+
+        files = self.facts.files
+        try:
+            dataset = lance.dataset(files.address, version=version, storage_options=files.storage_options)
+        except ValueError:
+            dataset = lance.dataset(files.address, storage_options=files.storage_options)
+        fragment = dataset.get_fragment(int(split.read["fragment"]))  # type: ignore[call-overload]
+        if fragment is None or match_id(fragment.metadata) != split.id:
+            raise TableMovedError(
+                f"The fragment {split.read['fragment']} of {files.uri} was changed since version {version}, which was cleaned up. "
+                "Nothing was committed, and what is staged stays staged: the next try matches what there is now."
+            )
+        return dataset.version, fragment
+
+
+def match_id(fragment: Any) -> str:  # noqa: ANN401 - a FragmentMetadata
+    """Id of the split that matches a fragment: it says which one that is, with which columns and deletions."""
+    described = fragment.to_json()
+    facts = [described["id"], sorted(file["path"] for file in described["files"]), described["deletion_file"]]
+    return f"{MATCH}{hashlib.sha256(msgspec.json.encode(facts, order='deterministic')).hexdigest()[:16]}"
 
 
 class _Counted:
