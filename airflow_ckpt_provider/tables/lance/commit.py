@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from lance import LanceDataset
+    from lance.fragment import FragmentMetadata
 
     from airflow_ckpt_provider.checkpoint.documents import Group, JsonObject
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
@@ -163,6 +164,7 @@ def adding(dataset: LanceDataset, staged: Sequence[StagedFragments], removed: fr
     there = [fragment.metadata for fragment in dataset.get_fragments()]
     gone = [one for one in there if any(file.path in removed for file in one.files)]
     require_there(len(removed) - len(gone), dataset)
+    _require_whole(gone, dataset)
     new = metadata_of(staged)
     if not there:
         return Swap(LanceOperation.Merge(new, dataset.lance_schema, preserves_nullability=True), _REBASES, _rows_of(staged))
@@ -231,6 +233,16 @@ def widening(
         one.files = kept
         fragments.append(one)
     return Swap(LanceOperation.Merge(fragments, schema, preserves_nullability=True), _REBASES, holds)
+
+
+def _require_whole(fragments: Sequence[FragmentMetadata], dataset: LanceDataset) -> None:
+    """Refuse to replace files of which others deleted rows: an update does that, too, and its rows stand somewhere else now."""
+    touched = sum(one.num_deletions > 0 for one in fragments)
+    if touched:
+        raise TableMovedError(
+            f"Rows of {touched} files that are to be replaced in {dataset.uri} were deleted or updated by others since. To replace "
+            "the files would double rows that were updated. Nothing was committed: write the rows under another idempotence key."
+        )
 
 
 def require_there(missing: int, dataset: LanceDataset) -> None:
