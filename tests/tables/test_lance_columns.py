@@ -276,6 +276,18 @@ def test_a_replacement_takes_no_column_of_others(world):
         stage_columns(world, function=takes, on_rerun="replace", on_change="restart")
 
 
+def test_a_replacement_takes_no_column_of_the_same_name_that_somebody_else_made_anew(world):
+    add_columns(world)
+    staged = stage_columns(world, function=minus, on_rerun="replace", on_change="restart")
+    world.dataset.drop_columns(["tens"])
+    world.dataset.add_columns({"tens": "concat('n', cast(id as string))"})
+    with pytest.raises(SchemaMismatchError, match="Somebody else added 'tens'"):
+        commit(world, staged)
+    with pytest.raises(InvalidInputError, match=r"'tens', which the dataset .* has already"):
+        stage_columns(world, on_rerun="replace", on_change="restart", restart_token="now")
+    assert world.dataset.to_table(columns=["tens"])["tens"].to_pylist()[:2] == ["n0", "n1"]
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [

@@ -19,7 +19,7 @@ from airflow_ckpt_provider.tables.lance.commit import widening
 from airflow_ckpt_provider.tables.lance.evolution import optional, unaddable
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.modes import Append
-from airflow_ckpt_provider.tables.lance.schema import schema_from_json, schema_to_json
+from airflow_ckpt_provider.tables.lance.schema import file_fields, schema_from_json, schema_to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -72,7 +72,7 @@ class AddColumns(Append):
         columns = pa.schema([optional(field) for field in made() if field.name != PLACE])
         if not len(columns):
             raise InvalidInputError("The transform returned no column. With mode='add_columns' it returns those that are added.")
-        own = frozenset() if replaced is None else frozenset(_columns_of(replaced.plan).names)
+        own = _own_columns(dataset, replaced)
         there = [name for name in columns.names if name in dataset.schema.names and name not in own]
         if there:
             raise InvalidInputError(
@@ -132,7 +132,7 @@ class AddColumns(Append):
             raise TableMovedError(f"The Lance dataset {one.header.table.identifier} is gone.")
         columns = _columns_of(one.plan)
         there = [name for name in columns.names if name in dataset.schema.names]
-        if there and one.header.replaces is None:
+        if not _own_columns(dataset, one.replaced).issuperset(there):
             raise SchemaMismatchError(
                 f"Somebody else added {', '.join(map(repr, there))} to {one.header.table.identifier} since the key "
                 f"{one.header.key!r} was begun. Nothing was committed, and what is staged stays staged. Drop those columns and run "
@@ -171,6 +171,22 @@ class AddColumns(Append):
         if not isinstance(columns, list) or not columns:
             raise InvalidInputError("mode='add_columns' needs read_columns: the columns that the transform is given.")
         return columns
+
+
+def _own_columns(dataset: LanceDataset, replaced: Sealed | None) -> frozenset[str]:
+    """Columns of the dataset that the generation which is replaced has added, and not somebody else since under the same name."""
+    if replaced is None:
+        return frozenset()
+    names = frozenset(_columns_of(replaced.plan).names)
+    files = {name for name, _ in _column_files(replaced.plan, replaced.staged).values()}
+    there = (file for fragment in dataset.get_fragments() for file in fragment.data_files())
+    landed = {number for file in there if file.path in files for number in file.fields}
+    if not landed:
+        # All of its files were compacted: nothing but the names is left of it.
+        return names
+    return frozenset(
+        name for name in names & set(dataset.schema.names) if landed.issuperset(file_fields(dataset.lance_schema, [name]))
+    )
 
 
 def _joins(ranges: Sequence[Split], staged: StagedOf) -> list[Split]:
