@@ -99,6 +99,11 @@ def options_of(connection: Connection) -> dict[str, str]:
             f"{', '.join(sorted(ALLOWED_OPTIONS))}."
         )
     options = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in extra.items()}
+    if options.get("endpoint", "").startswith("http://") and options.get("allow_http") != "true":
+        raise InvalidInputError(
+            f"The connection {connection.conn_id!r} has the endpoint {options['endpoint']}, which is not encrypted. If that is "
+            'meant, add "allow_http": true to its extra; otherwise begin the endpoint with https://.'
+        )
     azure = _uri(connection).split("://", 1)[0] in {"az", "azure", "abfs", "abfss", "adl"}
     login, password = ("account_name", "account_key") if azure else ("access_key_id", "secret_access_key")
     if connection.login:

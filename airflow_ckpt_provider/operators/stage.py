@@ -140,6 +140,10 @@ class CheckpointedWriteOperator(BaseOperator):
                 "Idempotence key %s, generation %d, table %s, store %s: %s.",
                 key, checkpoint.header.generation, checkpoint.header.table.identifier, checkpoint.store.uri, attempt.state,
             )  # fmt: skip
+            if checkpoint.header.replaces is not None:
+                self.log.info(
+                    "Its commit replaces what generation %d of the key has committed.", checkpoint.header.replaces,
+                )  # fmt: skip
             for line in attempt.evolved:
                 self.log.info("The schema of %s was evolved: %s.", checkpoint.header.table.identifier, line)
             if attempt.commit is not None:
@@ -151,6 +155,9 @@ class CheckpointedWriteOperator(BaseOperator):
             if not session.started:
                 self.log.info("Everything is staged. No Spark is started.")
         seal = attempt.seal()
+        if not seal.splits:
+            mode = checkpoint.header.mode
+            self.log.warning("The source has nothing to read. With mode=%r the commit %s.", mode, _without_rows(mode))
         recovered = attempt.recovered(seal)
         self.log.info(
             "Sealed: %d splits (%d recovered, %d written now), %s rows in %d files%s. Ready to be committed.",
@@ -221,6 +228,14 @@ def _sample(source: Source, options: Mapping[str, str], session: LazySession) ->
     if isinstance(source, SparkDataFrame):
         return lambda: source.sample(session.get())
     return (lambda: source.sample(options)) if isinstance(source, DatasetRows) else None
+
+
+def _without_rows(mode: str) -> str:
+    """What a commit without rows does."""
+    return {
+        "create": "makes a table without rows",
+        "overwrite": "removes what it was to replace, and adds nothing",
+    }.get(mode, "changes nothing, unless it replaces an earlier one")
 
 
 def _counted(counts: Mapping[str, int]) -> str:

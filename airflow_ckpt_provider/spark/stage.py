@@ -69,6 +69,11 @@ class Progress:
         return self.input_bytes / 1e6 / self.seconds if self.seconds else 0.0
 
     @property
+    def rows_per_s(self) -> float:
+        """Rows staged per second."""
+        return self.rows / self.seconds if self.seconds else 0.0
+
+    @property
     def eta_s(self) -> float | None:
         """Seconds until all splits are staged, None before the first one is."""
         return self.seconds * self.input_bytes_left / self.input_bytes if self.input_bytes else None
@@ -76,8 +81,8 @@ class Progress:
     def __str__(self) -> str:
         eta = "?" if self.eta_s is None else f"{self.eta_s:.0f} s"
         return (
-            f"{self.done}/{self.total} splits staged ({self.recovered} recovered), {self.rows:,} rows written, "
-            f"{self.mb_per_s:.1f} MB/s, ETA {eta}"
+            f"{self.done}/{self.total} splits staged ({self.recovered} recovered), {self.rows:,} rows written "
+            f"({self.rows_per_s:,.0f} rows/s, {self.mb_per_s:.1f} MB/s), ETA {eta}"
         )
 
 

@@ -90,12 +90,13 @@ def test_a_store_that_cannot_be_reached_says_so(connect):
     ("facts", "named"),
     [
         ({"host": "s3://bucket/x", "extra": {"aws_iam_roles": "x"}}, "aws_iam_roles"),
+        ({"host": "s3://bucket/x", "extra": {"endpoint": "http://minio:9000"}}, '"allow_http": true'),
         ({"host": ""}, "host"),
         ({"host": "s3://key:secret@bucket/x"}, "credential"),
         ({"host": "relative/folder"}, "relative"),
         ({"host": "ftp://host/x"}, "ftp"),
     ],
-    ids=["unknown extra", "no host", "credential in the URI", "relative path", "unknown scheme"],
+    ids=["unknown extra", "endpoint without encryption", "no host", "credential in the URI", "relative path", "unknown scheme"],
 )
 def test_a_store_connection_that_cannot_work_is_refused(connect, facts, named):
     connect("lake", conn_type="checkpoint", **facts)

@@ -116,7 +116,7 @@ def test_progress_of_a_retry_counts_what_was_recovered(spark, world):
     world.stage(splits=3)
     last = prepare(spark, world).stage()[-1]
     assert (last.done, last.total, last.recovered, last.rows) == (4, 4, 3, 100)
-    assert str(last).startswith("4/4 splits staged (3 recovered), 100 rows written, ")
+    assert str(last).startswith("4/4 splits staged (3 recovered), 100 rows written (")
 
 
 def with_null(batch: pa.RecordBatch, at: int) -> pa.RecordBatch:
