@@ -33,7 +33,8 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         files; None with ``add_columns``, which reads the dataset (templated)
     :param transform: a function from a ``pyarrow.RecordBatch`` to a batch, a table, or an iterable of batches; or its name as
         ``"package.module:function"``; None to write the rows as they are. With ``add_columns``: from a batch of ``read_columns`` to
-        one with the new columns, with a row for each row in the same order
+        one with the new columns, with a row for each row in the same order. With ``create``, ``add_columns`` and ``evolve_schema``
+        it is called with a few rows in the task itself, too, to learn which columns it makes
     :param mode: how the rows land, in one version: ``"append"``; ``"create"`` makes the dataset, which must not exist;
         ``"overwrite"`` replaces all rows, and with them the indexes; ``"upsert"`` replaces rows that have the same ``upsert_keys``
         and adds the others, without copying a row that stays; ``"add_columns"`` computes new columns for the rows that are there,
