@@ -54,21 +54,26 @@ def clean(latest: Checkpoint, target_of: Callable[[Checkpoint], Table], *, disca
 
 
 def _cleaned(checkpoint: Checkpoint, table: Table, *, discard: bool) -> Cleaned:
-    generation = checkpoint.header.generation
     commit = groups.landed(checkpoint, table)
     if commit is None and discard and checkpoint.group() is None:
         checkpoint.discard("it was cleaned up unfinished")
     state = State.COMMITTED if commit is not None else checkpoint.state()
-    if commit is None:
-        if checkpoint.discarded() is None:
-            return Cleaned(generation, state, left="it is not finished, and its next attempt needs what is staged")
-        # In this order: whoever binds a group after the tombstone was seen here, sees the tombstone.
-        group = checkpoint.group()
-        if group is not None:
-            begun = f"{group.bound_at:%Y-%m-%d %H:%M:%S}"
-            return Cleaned(generation, state, left=f"a commit of it was begun at {begun} UTC, and could still land")
+    left = "" if commit is not None else _needed(checkpoint, discard=discard)
+    if left:
+        return Cleaned(checkpoint.header.generation, state, left=left)
     attempts = frozenset(attempt.id for attempt in checkpoint.attempts())
     landed = SealedCheckpoint(checkpoint) if commit is not None else None
     files = table.leftovers(checkpoint.header, attempts, landed, commit)
     table.remove(checkpoint.header, files)
-    return Cleaned(generation, state, len(files), sum(file.bytes for file in files))
+    return Cleaned(checkpoint.header.generation, state, len(files), sum(file.bytes for file in files))
+
+
+def _needed(checkpoint: Checkpoint, *, discard: bool) -> str:
+    """Why the files of a generation that is not committed stay; empty if nobody will need them."""
+    discarded = checkpoint.discarded() is not None
+    # In this order: whoever binds a group after the tombstone was seen here, sees the tombstone.
+    group = checkpoint.group()
+    if group is not None and (discarded or discard):
+        begun = f"a commit of it was begun at {group.bound_at:%Y-%m-%d %H:%M:%S} UTC, and could still land"
+        return begun if discarded else f"{begun}: run its commit task again"
+    return "" if discarded else "it is not finished, and its next attempt needs what is staged"
