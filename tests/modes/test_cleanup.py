@@ -7,7 +7,7 @@ import shutil
 import lance
 import pyarrow as pa
 import pytest
-from modes.test_contract import BEFORE, HALF, REPLACE, UPSERT, Iceberg, Lance, kinds, marked, marked_even, of, only_even
+from modes.both import BEFORE, HALF, REPLACE, UPSERT, Iceberg, Lance, kinds, marked, marked_even, of, only_even
 from support.columns import add_columns, computed
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 
 import lance
 import msgspec
@@ -18,10 +16,24 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from crash import maintenance
-from pyiceberg.types import LongType
-from support.foreign import compact, options_of
-from support.lance_world import LanceWorld
-from support.world import ORIGIN, SCHEMA, World, rows
+from modes.both import (
+    ALL,
+    BEFORE,
+    COMMITS_BEFORE,
+    FOREIGN,
+    HALF,
+    REPLACE,
+    UPSERT,
+    Iceberg,
+    Lance,
+    kinds,
+    marked,
+    marked_even,
+    nothing,
+    of,
+    only_even,
+)
+from support.world import ORIGIN, SCHEMA, rows
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.reference import reference
@@ -38,119 +50,11 @@ from airflow_ckpt_provider.exceptions import (
     TableMissingError,
     TableMovedError,
 )
-from airflow_ckpt_provider.sources import Files, IcebergTable, LanceDataset
+from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.spark.checks.check import parse_checks
 from airflow_ckpt_provider.spark.checks.run import CheckRun
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
 from airflow_ckpt_provider.tables import groups
-
-BEFORE = range(1_000_000, 1_000_005)
-
-FOREIGN = range(2_000_000, 2_000_005)
-
-
-class Iceberg(World):
-    """An Iceberg table, in the words of this contract."""
-
-    def make(self, ids=BEFORE) -> None:
-        """Make the table with these rows of somebody else."""
-        table = self.create_table()
-        if ids:
-            table.append(rows(ids.start, len(ids)).cast(table.schema().as_arrow()))
-
-    def drop(self) -> None:
-        self.catalog.drop_table("shop.orders")
-
-    @property
-    def there(self) -> bool:
-        return self.catalog.table_exists("shop.orders")
-
-    def read(self) -> list[dict]:
-        """All rows, by id."""
-        return sorted(self.table().scan().to_arrow().to_pylist(), key=lambda row: row["id"])
-
-    def commits(self) -> int:
-        """Commits of anybody that the table remembers."""
-        return len(self.table().snapshots()) if self.there else 0
-
-    def add(self, ids=FOREIGN) -> None:
-        """Rows of somebody who knows nothing of checkpoints."""
-        maintenance.foreign_append(self, ids.start, len(ids))
-
-    def compact(self) -> None:
-        compact(self.table())
-
-    def forget(self) -> None:
-        """Compact, and expire whatever was before, with its files."""
-        self.compact()
-        maintenance.expire_all_but_the_head(self)
-        there = self.referenced_files()
-        for path in (self.root / "warehouse").rglob("*.parquet"):
-            if str(path) not in there and not path.name.startswith("ckpt-"):
-                path.unlink()
-
-    def widen(self) -> None:
-        """Somebody adds a column."""
-        with self.table().update_schema() as update:
-            update.add_column("more", LongType())
-
-    @property
-    def as_source(self):
-        return IcebergTable("shop.orders")
-
-    @property
-    def source_options(self) -> dict[str, str]:
-        return options_of(self)
-
-
-class Lance(LanceWorld):
-    """A Lance dataset, in the same words."""
-
-    def make(self, ids=BEFORE) -> None:
-        self.create_dataset(ids.start if ids else 0, len(ids))
-
-    def drop(self) -> None:
-        shutil.rmtree(self.uri)
-
-    @property
-    def there(self) -> bool:
-        return self.exists
-
-    def read(self) -> list[dict]:
-        self.dataset.validate()
-        return self.table_rows()
-
-    def commits(self) -> int:
-        found = self.versions()
-        # An empty dataset is a version; an empty Iceberg table is no snapshot.
-        return len(found) - (bool(found) and self.made_without_rows)
-
-    @property
-    def made_without_rows(self) -> bool:
-        return lance.dataset(self.uri, version=1).count_rows() == 0
-
-    def add(self, ids=FOREIGN) -> None:
-        self.foreign_append(ids.start, len(ids))
-
-    def compact(self) -> None:
-        self.dataset.optimize.compact_files()
-
-    def forget(self) -> None:
-        """Compact, and clean up whatever was before, with its files."""
-        self.compact()
-        self.dataset.cleanup_old_versions(older_than=timedelta(0))
-
-    def widen(self) -> None:
-        """Somebody adds a column, with values."""
-        self.dataset.add_columns({"more": "id * 2"})
-
-    @property
-    def as_source(self):
-        return LanceDataset(self.uri)
-
-    @property
-    def source_options(self) -> dict[str, str]:
-        return {}
 
 
 @pytest.fixture(params=[Iceberg, Lance], ids=["iceberg", "lance"])
@@ -166,26 +70,6 @@ def world(empty):
     """The same, with a table in which somebody's rows are."""
     empty.make()
     return empty
-
-
-ALL = range(400)
-
-COMMITS_BEFORE = 1
-
-REPLACE = {"on_rerun": "replace", "on_change": "restart"}
-
-
-def of(*ids):
-    """The rows with these ids, as every writer here writes them."""
-    return [row for some in ids for row in rows(some.start, len(some)).to_pylist()]
-
-
-def only_even(batch):
-    return batch.filter(pc.equal(pc.bit_wise_and(batch["id"], 1), 0))
-
-
-def nothing(batch):
-    return batch.slice(0, 0)
 
 
 def mapped(world, index, **changes):
@@ -286,27 +170,6 @@ def test_every_mode_writes_into_a_table_with_rows_and_without(empty, mode, has_r
 
 
 # -- upserts ---------------------------------------------------------------------------------------------------------------
-
-#: Rows of others, of which half have keys of the input.
-HALF = range(200, 600)
-
-UPSERT = {"mode": "upsert", "parameters": {"upsert_keys": ["id"]}}
-
-
-def marked(batch):
-    return batch.set_column(batch.schema.get_field_index("kind"), "kind", pa.array(["marked"] * batch.num_rows))
-
-
-def marked_even(batch):
-    return marked(only_even(batch))
-
-
-def kinds(world):
-    """Ids of the rows that an upsert has written, and of the others."""
-    found = world.read()
-    assert len({row["id"] for row in found}) == len(found)
-    own = {row["id"] for row in found if row["kind"] == "marked"}
-    return own, {row["id"] for row in found} - own
 
 
 @pytest.mark.parametrize(
