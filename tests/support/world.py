@@ -53,7 +53,7 @@ def rows(start: int, count: int) -> pa.Table:
         {
             "id": pa.array(ids, pa.int64()),
             "value": pa.array([n / 4 for n in ids], pa.float64()),
-            "kind": pa.array([f"kind-{n % 3}" for n in ids]),
+            "kind": pa.array([f"kind-{n % 3}" for n in ids], pa.string()),
             "at": pa.array([n * 3_600_000_000 for n in ids], pa.timestamp("us")),
         }
     )

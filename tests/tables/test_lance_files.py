@@ -230,6 +230,7 @@ def test_a_dataset_with_blobs_that_would_be_unreadable_is_refused_before_anythin
 
 REFUSED = {
     "decimal32": (pa.decimal32(5, 1), "2.2", r"column 'c' is decimal32\(5, 1\)"),
+    "no type": (pa.null(), "2.2", "column 'c' has no type, because it is null everywhere"),
     "list view": (pa.list_view(pa.int64()), "2.2", "column 'c' is list_view"),
     "interval": (pa.month_day_nano_interval(), "2.2", "column 'c' is month_day_nano_interval"),
     "map": (pa.map_(pa.string(), pa.int64()), "2.1", "column 'c' is map<string, int64>.*Map data type is not enabled"),

@@ -13,7 +13,7 @@ from airflow_ckpt_provider.exceptions import (
     UnsupportedTableError,
 )
 from airflow_ckpt_provider.scan.lance import dataset_uri, made_at, open_dataset
-from airflow_ckpt_provider.tables.lance.evolution import changes
+from airflow_ckpt_provider.tables.lance.evolution import changes, unaddable
 from airflow_ckpt_provider.tables.lance.files import DatasetFiles
 from airflow_ckpt_provider.tables.lance.schema import (
     LEAVES_ONLY,
@@ -21,7 +21,6 @@ from airflow_ckpt_provider.tables.lance.schema import (
     creation_of,
     facts_of,
     fingerprint,
-    unwritable,
 )
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ class NamedDataset:
         if self.load_if_any() is not None:
             raise self._exists()
         version = str(parameters.get("storage_version", STORAGE_VERSION))
-        lines = unwritable(rows, version)
+        lines = unaddable(rows, version)
         if lines:
             raise SchemaMismatchError(
                 f"The rows cannot be in a Lance dataset, {self.identifier}, of the storage version {version}:\n  "

@@ -54,7 +54,7 @@ def optional(field: pa.Field) -> pa.Field:
 
 
 def unaddable(columns: pa.Schema, storage_version: str) -> list[str]:
-    """What keeps columns from being added to a dataset of a storage version, one line each."""
+    """What keeps columns out of a dataset of a storage version, one line each: one without a type would take no value later."""
     import pyarrow as pa
 
     untyped = [field.name for field in columns if field.type == pa.null()]
