@@ -142,11 +142,12 @@ def delete(world: LanceWorld, wait: Callable[[], None], gate: str, ids: list[int
 
 
 def compact(world: LanceWorld, wait: Callable[[], None], gate: str, times: int) -> int:
-    """Rewrite small fragments into large ones, over and over; how often that succeeded."""
+    """Rewrite small fragments into large ones, over and over, until it succeeded at least once; how often it did."""
     wait()
-    done = 0
-    for _ in range(times):
+    done = tries = 0
+    while tries < times or (not done and tries < 20 * times):
         done += _tried(lambda: world.dataset.optimize.compact_files(num_threads=1))
+        tries += 1
         time.sleep(0.005)
     return done
 
