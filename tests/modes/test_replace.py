@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow.parquet as pq
 import pytest
 from crash.maintenance import expire_all_but_the_head, forget_the_record, roll_back_to
-from modes.scenes import BEFORE, MODES, NEW, SPECS, append, own_snapshots, put, rows, world_with
+from modes.scenes import BEFORE, MODES, NEW, OVERWRITE, SPECS, UPSERT, append, own_snapshots, partition_of, put, rows, world_with
 from pyiceberg.table.snapshots import Operation
-from support.foreign import compact
+from support.foreign import added_by, compact, delete_by_equality, delete_positions
 from support.readers import assert_same_everywhere
 
 from airflow_ckpt_provider.exceptions import BindingMismatchError, DiscardedError, RolledBackError, TableMovedError
@@ -133,6 +134,64 @@ def test_after_compaction_it_is_refused_with_what_to_do(world, mode):
     with pytest.raises(TableMovedError, match=r"generation 1 .* under another idempotence key"):
         world.commit(attempt)
     assert world.table().metadata_location == before
+
+
+def first_of(file):
+    """The first row of a data file."""
+    (row,) = pq.read_table(file.file_path.removeprefix("file://")).slice(0, 1).to_pylist()
+    return row
+
+
+def last_added(table):
+    """A file of the last snapshot."""
+    return next(file for file, added in added_by(table) if added == table.current_snapshot().snapshot_id)
+
+
+def delete_by_position(table, file):
+    """Delete the first row of a file, as an update does that writes its row elsewhere."""
+    delete_positions(table, {file.file_path: [0]}, file.partition)
+
+
+def delete_by_value(table, file):
+    """The same, as streaming writers do it."""
+    delete_by_equality(table, "id", first_of(file)["id"], file.partition)
+
+
+@pytest.mark.parametrize("delete", [delete_by_position, delete_by_value])
+@pytest.mark.parametrize("expired", [False, True], ids=["", "expired"])
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != UPSERT], ids=str)
+def test_rows_that_others_have_updated_since_are_not_doubled(world, mode, delete, expired):
+    """Where an updated row stands by now, no file tells; so it is not told from a deleted one either."""
+    world.commit(world.stage(mode.request(world)))
+    delete(world.table(), last_added(world.table()))
+    if expired:
+        expire_all_but_the_head(world)
+    attempt = world.stage(mode.request(world, **CHANGED))
+    before = world.table().metadata_location
+    with pytest.raises(TableMovedError, match=r"deleted or updated by others .* under another idempotence key"):
+        world.commit(attempt)
+    assert world.table().metadata_location == before
+
+
+def test_rows_that_others_have_updated_are_found_by_their_keys(world):
+    world.commit(world.stage(UPSERT.request(world)))
+    file = last_added(world.table())
+    delete_by_position(world.table(), file)
+    append(world.table(), [first_of(file) | {"value": 99.0}])
+    world.commit(world.stage(UPSERT.request(world, **REPLACE)))
+    assert_same_everywhere(world.table(), BEFORE + NEW)
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != OVERWRITE], ids=str)
+def test_deletes_in_files_of_others_do_not_hinder(world, mode):
+    old = {file.file_path for file, _ in added_by(world.table())}
+    world.commit(world.stage(mode.request(world)))
+    new = {partition_of(SPEC)(row) for row in NEW}
+    kept = [file for file, _ in added_by(world.table()) if file.file_path in old]
+    file = next(file for file in kept if partition_of(SPEC)(first_of(file)) not in new)
+    delete_by_position(world.table(), file)
+    world.commit(world.stage(mode.request(world, **CHANGED)))
+    assert_same_everywhere(world.table(), [row for row in after(mode, FEWER) if row["id"] != first_of(file)["id"]])
 
 
 def test_after_a_roll_back_it_is_refused(world, mode):

@@ -79,6 +79,17 @@ def data_files(table: Table, snapshot_id: int | None = None) -> list[DataFile]:
     return [entry.data_file for entry in sorted(entries, key=lambda entry: (entry.sequence_number, entry.data_file.file_path))]
 
 
+def added_by(table: Table) -> list[tuple[DataFile, int]]:
+    """Live data files, each with the id of the snapshot that added it."""
+    found = []
+    for manifest in table.current_snapshot().manifests(table.io):
+        if manifest.content == ManifestContent.DATA:
+            for entry in manifest.fetch_manifest_entry(table.io):
+                entry.data_file.spec_id = manifest.partition_spec_id
+                found.append((entry.data_file, entry.snapshot_id))
+    return found
+
+
 def delete_positions(table: Table, positions: Mapping[str, Sequence[int]], partition: Record | None = None) -> Table:
     """Delete rows by a Parquet file of paths and positions."""
     path = f"{table.location()}/data/deletes-{next(_numbers)}.parquet"
@@ -96,13 +107,13 @@ def delete_by_vector(table: Table, positions: Mapping[str, Sequence[int]], parti
     return _delete(table, path, FileFormat.PUFFIN, DataFileContent.POSITION_DELETES, sum(map(len, positions.values())), partition)
 
 
-def delete_by_equality(table: Table, column: str, value: int) -> Table:
+def delete_by_equality(table: Table, column: str, value: int, partition: Record | None = None) -> Table:
     """Delete rows by value."""
     path = f"{table.location()}/data/deletes-{next(_numbers)}.parquet"
     with table.io.new_output(path).create() as out:
         pq.write_table(pa.table({column: [value]}), out)
     ids = [table.schema().find_field(column).field_id]
-    return _delete(table, path, FileFormat.PARQUET, DataFileContent.EQUALITY_DELETES, 1, None, equality_ids=ids)
+    return _delete(table, path, FileFormat.PARQUET, DataFileContent.EQUALITY_DELETES, 1, partition, equality_ids=ids)
 
 
 def compact(table: Table, branch: str = "main") -> Table:

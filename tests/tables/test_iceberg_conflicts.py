@@ -13,9 +13,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
+from support import foreign
+from support.foreign import added_by, delete_by_equality
 from support.replacing import delete_positions, new_table, without
 
-from airflow_ckpt_provider.tables.iceberg.conflicts import changes_since, touching
+from airflow_ckpt_provider.tables.iceberg.conflicts import changes_since, deletes_upon, touching
 from airflow_ckpt_provider.tables.iceberg.cover import Everything, Matching, Partitions, Paths
 
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()))
@@ -146,3 +148,55 @@ def compact(table) -> None:
     with table.io.new_input(old).open() as source, table.io.new_output(copied.file_path).create() as target:
         target.write(source.read())
     without(table, Paths(frozenset([old])), operation=Operation.REPLACE, added=[copied])
+
+
+def upon(table, *files) -> list[str]:
+    return list(deletes_upon(table, table.current_snapshot(), frozenset(files)))
+
+
+def test_deletes_by_position_apply_to_their_files(table):
+    old = paths(table)
+    assert upon(table, *old.values()) == []
+    deletes = delete_positions(table, old["a"], [1])
+    assert upon(table, old["a"]) == upon(table, *old.values()) == [deletes]
+    assert upon(table, old["b"]) == upon(table, "file:///elsewhere") == []
+
+
+def test_deletes_by_value_apply_to_earlier_files_of_their_partition(table):
+    old = paths(table)
+    (file,) = [file for file, _ in added_by(table) if file.file_path == old["a"]]
+    delete_by_equality(table, "id", 1, file.partition)
+    assert len(upon(table, old["a"])) == 1
+    assert upon(table, old["b"]) == []
+    table.append(rows(20, 5, "a"))
+    later = next(file.file_path for file, added in added_by(table) if added == head(table))
+    assert upon(table, later) == []
+
+
+def test_deletes_by_value_without_a_partition_apply_to_all_earlier_files(table):
+    with table.update_spec() as update:
+        update.remove_field("kind")
+    old = paths(table)
+    delete_by_equality(table, "id", 1)
+    assert len(upon(table, old["a"])) == len(upon(table, old["b"])) == 1
+    table.append(rows(20, 5, "a"))
+    assert upon(table, next(file.file_path for file, added in added_by(table) if added == head(table))) == []
+
+
+def test_deletes_without_bounds_may_apply_to_every_file_of_their_partition(table):
+    old = paths(table)
+    (file,) = [file for file, _ in added_by(table) if file.file_path == old["a"]]
+    foreign.delete_positions(table, {old["a"]: [0]}, file.partition)
+    assert len(upon(table, old["a"])) == 1
+    assert upon(table, old["b"]) == []
+
+
+def test_deletes_that_were_applied_and_removed_apply_no_more(table):
+    old = paths(table)
+    delete_positions(table, old["a"], [1])
+    without(table, Partitions(0, frozenset([("a",)])))
+    assert upon(table, *old.values()) == []
+
+
+def test_a_table_without_a_snapshot_has_no_deletes(table):
+    assert list(deletes_upon(table, None, frozenset(["file:///elsewhere"]))) == []

@@ -16,14 +16,17 @@ from airflow_ckpt_provider.tables.iceberg.history import MAIN, lineage_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pyiceberg.manifest import DataFile
+    from pyiceberg.manifest import DataFile, ManifestFile
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
-    from airflow_ckpt_provider.tables.iceberg.cover import Removal
+    from airflow_ckpt_provider.tables.iceberg.cover import Key, Removal
 
 #: Id of the column of a position delete file that names the data file of a deleted row (Iceberg spec, "Reserved Field IDs").
 FILE_PATH_ID = 2147483546
+
+#: What the content of a file is, if it deletes rows by their values.
+_BY_VALUE = 2
 
 
 class Change(NamedTuple):
@@ -127,10 +130,55 @@ def _asks(change: Change, removal: Removal) -> Callable[[str, DataFile], bool]:
 
 
 def _touches_paths(verb: str, file: DataFile, paths: frozenset[str], ordered: list[bytes]) -> bool:
-    """A delete file applies to the data files between its bounds of paths; one without bounds, or by values, may apply to all."""
     if not file.content:
         return verb == "removed" and file.file_path in paths
+    return _within_bounds(file, ordered)
+
+
+def _within_bounds(file: DataFile, ordered: list[bytes]) -> bool:
+    """A delete file applies to the data files between its bounds of paths; one without bounds, or by values, may apply to all."""
     lower, upper = (bounds.get(FILE_PATH_ID) for bounds in (file.lower_bounds or {}, file.upper_bounds or {}))
     if file.content != 1 or lower is None or upper is None:
         return bool(ordered)
     return any(lower <= path <= upper for path in ordered)
+
+
+def deletes_upon(table: Table, snapshot: Snapshot | None, paths: frozenset[str]) -> Iterator[str]:
+    """Delete files of a snapshot that may apply to these data files (Iceberg spec, "Scan Planning").
+
+    Asked of the snapshot alone, so that expired history does not hinder.
+    """
+    from pyiceberg.manifest import ManifestContent
+
+    listed = snapshot.manifests(table.io) if snapshot else []
+    deletes = [
+        one for one in listed if one.content == ManifestContent.DELETES and (one.has_added_files() or one.has_existing_files())
+    ]
+    oldest = _oldest(table, [one for one in listed if one.content == ManifestContent.DATA], paths) if deletes else {}
+    if not oldest:
+        return
+    ordered = sorted(path.encode() for path in paths)
+    for manifest in deletes:
+        if manifest.sequence_number < min(oldest.values()):
+            continue
+        for entry, partition in entries_of(table.io, manifest, None):
+            if entry.status == DELETED:
+                continue
+            file = data_file(entry, partition, manifest.partition_spec_id)
+            by_value = file.content == _BY_VALUE
+            # By values and without a partition: it applies to all partitions of all specs.
+            group = (manifest.partition_spec_id, key_of(partition))
+            first = min(oldest.values()) if by_value and not partition else oldest.get(group)
+            if first is not None and (entry.sequence_number or 0) >= first + by_value and _within_bounds(file, ordered):
+                yield file.file_path
+
+
+def _oldest(table: Table, manifests: Sequence[ManifestFile], paths: frozenset[str]) -> dict[tuple[int, Key], int]:
+    """By partition, the lowest sequence number of these data files: what was deleted before a file came is none of its rows."""
+    oldest: dict[tuple[int, Key], int] = {}
+    for manifest in manifests:
+        for entry, partition in entries_of(table.io, manifest):
+            if entry.status != DELETED and entry.file["file_path"] in paths:
+                group, number = (manifest.partition_spec_id, key_of(partition)), entry.sequence_number or 0
+                oldest[group] = min(number, oldest.get(group, number))
+    return oldest

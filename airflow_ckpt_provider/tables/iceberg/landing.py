@@ -15,12 +15,12 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Split
-from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, TableMovedError
+from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
 from airflow_ckpt_provider.tables.iceberg.avro import Entries
-from airflow_ckpt_provider.tables.iceberg.conflicts import changes_since, touching
 from airflow_ckpt_provider.tables.iceberg.cover import Everything, Matching, Partitions, Paths, key_of
 from airflow_ckpt_provider.tables.iceberg.entries import FACTS
+from airflow_ckpt_provider.tables.iceberg.guards import require_one_spec, require_same_files, require_same_schema, require_whole
 from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
 from airflow_ckpt_provider.tables.iceberg.removal import classify
 from airflow_ckpt_provider.tables.iceberg.where import KeepingWriter, RowFilter
@@ -60,6 +60,9 @@ class Append:
     #: Whether the commit removes rows even if it adds none.
     replaces: ClassVar[bool] = False
 
+    #: Whether a row that stands in the table already is found by its key, and not added once more.
+    matches_rows: ClassVar[bool] = False
+
     def __init__(self, parameters: JsonObject) -> None:
         self.parameters = parameters
 
@@ -90,9 +93,12 @@ class Append:
 
         :raises TableMovedError: if staged files were computed from what the table does not hold any more.
         """
-        del table
         replaced = frozenset(path for one in sealed for path in own_files(one.replaced))
-        return [Paths(replaced)] if replaced else []
+        if not replaced:
+            return []
+        if not self.matches_rows:
+            require_whole(table, sealed[0].header, replaced)
+        return [Paths(replaced)]
 
 
 class Overwrite(Append):
@@ -131,7 +137,7 @@ class OverwritePartitions(Append):
             with Entries(table.io, manifest.path, FACTS) as entries:
                 found.setdefault(manifest.spec_id, set()).update(key_of(entries.partition(entry.file)) for entry in entries)
         for one in sealed:
-            _require_one_spec(table, one.header)
+            require_one_spec(table, one.header)
         partitions: list[Removal] = [Partitions(spec_id, frozenset(keys)) for spec_id, keys in found.items()]
         return [*super().removals(table, sealed), *partitions]
 
@@ -204,21 +210,6 @@ def _again(sealed: Sequence[Sealed]) -> bool:
     return all(one.header.replaces is not None for one in sealed)
 
 
-def _require_one_spec(table: Table, header: Header) -> None:
-    from airflow_ckpt_provider.tables.iceberg.commit import head_of
-
-    head = head_of(table.metadata, header.table.branch)
-    listed = head.manifests(table.io) if head else []
-    others = {m.partition_spec_id for m in listed if m.has_added_files() or m.has_existing_files()} - {header.table.spec_id}
-    if others:
-        raise InvalidInputError(
-            f"{header.table.identifier} has files of the partition spec {min(others)}, and the rows of the key {header.key!r} are "
-            f"staged for spec {header.table.spec_id}: which of those files belong to the partitions to overwrite cannot be told. "
-            "Nothing was committed. Rewrite the old files into the current spec (compaction), or use mode='overwrite' with "
-            "overwrite_filter."
-        )
-
-
 def table_split(task: str, file: ScanFile, *more: str) -> Split:
     """Work of the table's own on one of its files: its id says which file it is, with which deletes."""
     facts = "\0".join([file.path, *sorted(delete.path for delete in file.deletes), *more])
@@ -230,57 +221,6 @@ def with_table_splits(plan: Plan, splits: Iterable[Split], base: int | None) -> 
     """``plan`` with these for its table's own splits."""
     own = [split for split in plan.splits if split.task == READ]
     return msgspec.structs.replace(plan, created_at=now(), splits=(*own, *splits), base=base)
-
-
-def require_same_files(now_there: dict[str, Split], planned: dict[str, Split], header: Header) -> None:
-    """Refuse to commit files that were computed from others than the table holds now.
-
-    :raises TableMovedError: saying how many differ.
-    """
-    changed = now_there.keys() ^ planned.keys()
-    if changed:
-        raise TableMovedError(
-            f"{header.table.identifier} was changed since the write of the key {header.key!r} was planned: {len(changed)} of the "
-            "files that it rewrites were changed, removed or added. Nothing was committed, and what is staged stays staged. "
-            f"Clear the task {header.origin.task_id!r}: it stages what the change affects, and nothing else, before the commit "
-            "runs again."
-        )
-
-
-def require_same_schema(table: Table, header: Header) -> None:
-    """Refuse to rewrite files of the table with an older schema than it has: columns added since would be lost from them.
-
-    :raises SchemaMismatchError: saying what to do.
-    """
-    if table.metadata.current_schema_id != header.table.schema_id:
-        raise SchemaMismatchError(
-            f"The schema of {header.table.identifier} changed since the write of the key {header.key!r} was begun. It rewrites "
-            "files of the table, which would lose what was added. Nothing was committed. Redo the write with the configuration "
-            '{"checkpoint": "restart"}.'
-        )
-
-
-def require_unread(table: Table, sealed: Sequence[Sealed], removals: Sequence[Removal]) -> None:
-    """Refuse to replace rows that were computed from the same table, if that changed where it is replaced since it was read.
-
-    Rows that are read from elsewhere replace what is there at the commit. These are made of what was there when they were read:
-    what others added since would be lost.
-
-    :raises TableMovedError: naming the commit.
-    """
-    for one in sealed if removals else ():
-        inputs = one.plan.inputs
-        if inputs.get("table_uuid") != one.header.table.uuid:
-            continue
-        changes = changes_since(table, one.header.table.branch, msgspec.convert(inputs.get("snapshot_id"), int | None))
-        touched = next(filter(None, (touching(changes, removal) for removal in removals)), None) if changes else None
-        if changes is None or touched:
-            raise TableMovedError(
-                f"The rows of the key {one.header.key!r} were read from {one.header.table.identifier} itself at snapshot "
-                f"{inputs.get('snapshot_id')}, to replace rows of it, and it was changed since: "
-                f"{touched or 'that snapshot is not in its history any more'}. Nothing was committed. Redo the write with the "
-                'configuration {"checkpoint": "restart"}.'
-            )
 
 
 def head_id(table: Table, branch: str) -> int | None:

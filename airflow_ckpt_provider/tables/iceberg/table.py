@@ -27,8 +27,9 @@ from airflow_ckpt_provider.tables.iceberg.evolution import (
     require_specs,
 )
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
+from airflow_ckpt_provider.tables.iceberg.guards import require_unread
 from airflow_ckpt_provider.tables.iceberg.history import MAIN
-from airflow_ckpt_provider.tables.iceberg.landing import head_id, require_unread
+from airflow_ckpt_provider.tables.iceberg.landing import head_id
 from airflow_ckpt_provider.tables.iceberg.leftovers import name_of, referenced, written_by
 from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
 from airflow_ckpt_provider.tables.iceberg.marks import mark_of, marks_of, moves_mark, require_marks
@@ -217,8 +218,8 @@ class IcebergTarget(NamedTable):
                 raise
             raise TableMovedError(
                 f"The key {again[0].key!r} is to replace the files that its generation {again[0].replaces} committed to "
-                f"{self.identifier}, and that cannot be done file by file: {error} If compaction or another write has taken "
-                "those files, another run of the stage does not bring them back: replace the rows under another idempotence key."
+                f"{self.identifier}, and that cannot be done file by file: {error} If others have taken or changed those "
+                "files, another run of the stage does not bring them back: replace the rows under another idempotence key."
             ) from error
 
     def leftovers(

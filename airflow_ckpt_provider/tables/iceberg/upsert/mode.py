@@ -16,7 +16,8 @@ from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Split
 from airflow_ckpt_provider.scan.iceberg import ScanFile
 from airflow_ckpt_provider.tables.iceberg.cover import Paths
-from airflow_ckpt_provider.tables.iceberg.landing import Append, head_id, require_same_files, require_same_schema, table_split
+from airflow_ckpt_provider.tables.iceberg.guards import require_same_files, require_same_schema
+from airflow_ckpt_provider.tables.iceberg.landing import Append, head_id, table_split
 from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
 from airflow_ckpt_provider.tables.iceberg.upsert.plan import plan_matches
 from airflow_ckpt_provider.tables.iceberg.upsert.writer import UpsertWriter
@@ -52,6 +53,7 @@ class Upsert(UpsertParameters, Append):
     takes: ClassVar[frozenset[str]] = frozenset({"upsert_keys", "when_matched", "when_not_matched"})
     provisional = True
     together = False
+    matches_rows = True
 
     def validate(self, table: Table | None) -> None:
         """Refuse keys that cannot be keys of this table."""

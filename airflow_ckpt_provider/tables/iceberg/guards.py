@@ -1,0 +1,104 @@
+"""What refuses a commit: the table, as it is now, is not what the staged files were made for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, TableMovedError
+from airflow_ckpt_provider.tables.iceberg.conflicts import changes_since, deletes_upon, touching
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyiceberg.table import Table
+
+    from airflow_ckpt_provider.checkpoint.documents import Header, Split
+    from airflow_ckpt_provider.tables.iceberg.cover import Removal
+    from airflow_ckpt_provider.tables.protocol import Sealed
+
+
+def require_whole(table: Table, header: Header, paths: frozenset[str]) -> None:
+    """Refuse to replace files of which others deleted rows: an update does that, too, and its rows stand somewhere else now.
+
+    :raises TableMovedError: naming a delete file.
+    """
+    from airflow_ckpt_provider.tables.iceberg.commit import head_of
+
+    delete = next(deletes_upon(table, head_of(table.metadata, header.table.branch), paths), None)
+    if delete is not None:
+        raise TableMovedError(
+            f"Rows of those files were deleted or updated by others since, as in {delete}. To replace the files would double rows "
+            "that were updated, and bring back rows that were deleted. Nothing was committed."
+        )
+
+
+def require_one_spec(table: Table, header: Header) -> None:
+    """Refuse to overwrite partitions of one spec where files of another may hold rows of them.
+
+    :raises InvalidInputError: naming the other spec.
+    """
+    from airflow_ckpt_provider.tables.iceberg.commit import head_of
+
+    head = head_of(table.metadata, header.table.branch)
+    listed = head.manifests(table.io) if head else []
+    others = {m.partition_spec_id for m in listed if m.has_added_files() or m.has_existing_files()} - {header.table.spec_id}
+    if others:
+        raise InvalidInputError(
+            f"{header.table.identifier} has files of the partition spec {min(others)}, and the rows of the key {header.key!r} are "
+            f"staged for spec {header.table.spec_id}: which of those files belong to the partitions to overwrite cannot be told. "
+            "Nothing was committed. Rewrite the old files into the current spec (compaction), or use mode='overwrite' with "
+            "overwrite_filter."
+        )
+
+
+def require_same_files(now_there: dict[str, Split], planned: dict[str, Split], header: Header) -> None:
+    """Refuse to commit files that were computed from others than the table holds now.
+
+    :raises TableMovedError: saying how many differ.
+    """
+    changed = now_there.keys() ^ planned.keys()
+    if changed:
+        raise TableMovedError(
+            f"{header.table.identifier} was changed since the write of the key {header.key!r} was planned: {len(changed)} of the "
+            "files that it rewrites were changed, removed or added. Nothing was committed, and what is staged stays staged. "
+            f"Clear the task {header.origin.task_id!r}: it stages what the change affects, and nothing else, before the commit "
+            "runs again."
+        )
+
+
+def require_same_schema(table: Table, header: Header) -> None:
+    """Refuse to rewrite files of the table with an older schema than it has: columns added since would be lost from them.
+
+    :raises SchemaMismatchError: saying what to do.
+    """
+    if table.metadata.current_schema_id != header.table.schema_id:
+        raise SchemaMismatchError(
+            f"The schema of {header.table.identifier} changed since the write of the key {header.key!r} was begun. It rewrites "
+            "files of the table, which would lose what was added. Nothing was committed. Redo the write with the configuration "
+            '{"checkpoint": "restart"}.'
+        )
+
+
+def require_unread(table: Table, sealed: Sequence[Sealed], removals: Sequence[Removal]) -> None:
+    """Refuse to replace rows that were computed from the same table, if that changed where it is replaced since it was read.
+
+    Rows that are read from elsewhere replace what is there at the commit. These are made of what was there when they were read:
+    what others added since would be lost.
+
+    :raises TableMovedError: naming the commit.
+    """
+    for one in sealed if removals else ():
+        inputs = one.plan.inputs
+        if inputs.get("table_uuid") != one.header.table.uuid:
+            continue
+        changes = changes_since(table, one.header.table.branch, msgspec.convert(inputs.get("snapshot_id"), int | None))
+        touched = next(filter(None, (touching(changes, removal) for removal in removals)), None) if changes else None
+        if changes is None or touched:
+            raise TableMovedError(
+                f"The rows of the key {one.header.key!r} were read from {one.header.table.identifier} itself at snapshot "
+                f"{inputs.get('snapshot_id')}, to replace rows of it, and it was changed since: "
+                f"{touched or 'that snapshot is not in its history any more'}. Nothing was committed. Redo the write with the "
+                'configuration {"checkpoint": "restart"}.'
+            )
