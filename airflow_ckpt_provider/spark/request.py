@@ -115,7 +115,7 @@ class SourcePlan:
             # The same increment again: what came after it belongs to later commits.
             return replaced
         reading = reading_of(request.origin, source.reading)
-        mark = None if request.mode == "create" else self._table.mark(reading)
+        mark = self._table.mark(reading, request.mode)
         plan = source.plan_since(request.options, mark)
         return msgspec.structs.replace(plan, inputs=plan.inputs | {"reading": reading})
 

@@ -168,8 +168,13 @@ class Table(Protocol):
         """The table as it is now."""
         ...
 
-    def mark(self, stream: str) -> JsonObject | None:
-        """How far the stream's last commit has read its source, if it reads one increment by increment."""
+    def mark(self, reading: str, mode: str) -> JsonObject | None:
+        """How far the last commit of a task that reads its source increment by increment has read it.
+
+        :param reading: who reads what.
+        :returns: None if there is none; also if the table is to be created.
+        :raises NotSupportedYetError: if increments cannot be written in this mode.
+        """
         ...
 
     def check_fit(self, rows: pa.Schema, binding: TableBinding) -> None:

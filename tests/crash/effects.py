@@ -165,7 +165,9 @@ def _patch_lance_commits(dataset: ModuleType, effects: Effects) -> None:
     def counted(*args: Any, **settings: Any) -> Any:
         if str(getattr(args[0], "uri", args[0])).startswith("memory://"):
             return commit(*args, **settings)  # Asked how it numbers columns, in memory, where nobody else sees it.
-        return effects.around("commit of the table", lambda: commit(*args, **settings))
+        operation = getattr(args[1], "operation", args[1])
+        name = "note in the table" if type(operation).__name__ == "UpdateConfig" else "commit of the table"
+        return effects.around(name, lambda: commit(*args, **settings))
 
     dataset.LanceDataset.commit = staticmethod(counted)
     add_columns = dataset.LanceDataset.add_columns

@@ -6,6 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from crash.run_to import growing
+from support.foreign import rows
 from support.lance_world import FOREIGN, LanceWorld
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ class LanceScenario:
     :param kept_ids: which of them are, if not all or none.
     :param landed_ids: which rows of the input land, if not all.
     :param written_again: how many of the staged files are written again without some rows.
+    :param growing: whether the rows are those that an Iceberg table has got since the last commit, one data file for each file.
     """
 
     name: str
@@ -34,6 +37,7 @@ class LanceScenario:
     kept_ids: tuple[int, ...] | None = None
     landed_ids: tuple[int, ...] | None = None
     written_again: int = 0
+    growing: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -51,6 +55,11 @@ class LanceScenario:
         if self.before is not None:
             world.create_dataset(self.first, self.before)
         world.put_files(self.files, self.rows_each)
+        if self.growing:
+            source = growing(world)
+            source.create_table()
+            for start in range(0, self.files * self.rows_each, self.rows_each):
+                source.table().append(rows(start, self.rows_each))
         return world
 
 
@@ -99,7 +108,8 @@ UPSERT_UPDATES = LanceScenario(
     landed_ids=(3, 4, 5),
     written_again=1,
 )
-EVERY = [CREATE, CREATE_EMPTY, APPEND, APPEND_TO_NOTHING, OVERWRITE, MAPPED, UPSERT, UPSERT_INSERTS, UPSERT_UPDATES]
+GROWING = LanceScenario("append of what is new", 2, 4, ({"growing": True},), growing=True)
+EVERY = [CREATE, CREATE_EMPTY, APPEND, APPEND_TO_NOTHING, OVERWRITE, MAPPED, UPSERT, UPSERT_INSERTS, UPSERT_UPDATES, GROWING]
 
 
 class Replacement(NamedTuple):

@@ -22,11 +22,12 @@ import pyiceberg.io.pyarrow
 import pyiceberg.table  # noqa: F401 - with those above: what a run would import
 import sqlalchemy.dialects.sqlite  # noqa: F401 - as above
 from crash.effects import Effects, install
+from support.foreign import options_of
 from support.world import World, rows
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.sources import Files
+from airflow_ckpt_provider.sources import Files, IcebergTable
 from airflow_ckpt_provider.tables import cleanup, groups
 from airflow_ckpt_provider.tables.iceberg import commit, matching, modes, partitions, rolling, writer  # noqa: F401 - as above
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from airflow_ckpt_provider.sources.protocol import Source
     from airflow_ckpt_provider.spark.request import WriteRequest
 
 
@@ -64,9 +66,15 @@ def request_of(world: World, facts: dict[str, Any]) -> WriteRequest:
         changes["transform"] = marked
     if facts.get("wider"):
         changes["transform"] = wider
-    return world.request(
-        facts.get("key", "orders"), source=Files(f"{world.input}/{facts.get('input', '*.parquet')}", max_split_bytes=1), **changes
-    )
+    source: Source = Files(f"{world.input}/{facts.get('input', '*.parquet')}", max_split_bytes=1)
+    if facts.get("growing"):
+        source, changes["options"] = IcebergTable("shop.orders", since="last_commit", max_split_bytes=1), options_of(growing(world))
+    return world.request(facts.get("key", "orders"), source=source, **changes)
+
+
+def growing(world: World) -> World:
+    """Where the Iceberg table is that a world's writes read increment by increment."""
+    return World(world.root / "growing")
 
 
 def write(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:

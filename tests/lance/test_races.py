@@ -9,12 +9,16 @@ import os
 
 import pyarrow.parquet as pq
 import pytest
+from crash.run_to import growing
 from support.columns import computed, stage_columns
+from support.foreign import options_of
+from support.foreign import rows as foreign_rows
 from support.lance_racers import START, SWAP, Racers
 from support.lance_world import LanceWorld, expected
 from support.world import rows
 
-from airflow_ckpt_provider.sources import Files
+from airflow_ckpt_provider.sources import Files, IcebergTable
+from airflow_ckpt_provider.tables import groups
 
 pytestmark = pytest.mark.crash
 
@@ -173,6 +177,34 @@ def test_eight_processes_that_add_the_same_columns_add_them_once(worlds, racers,
         assert {version for version, _ in found} == {2}
         assert [landed_now for _, landed_now in found].count(True) == 1
         assert computed(world) == world.ids() == ids
+
+
+def stage_growing(world, key):
+    """A run of the task that copies what an Iceberg table has got since its last commit."""
+    source = IcebergTable("shop.orders", since="last_commit", max_split_bytes=1)
+    return world.stage(world.request(key, source=source, options=options_of(growing(world)))).checkpoint
+
+
+@pytest.mark.parametrize("gate", [START, SWAP])
+@pytest.mark.parametrize("runs", [1, RACERS], ids=["one run", "eight runs"])
+def test_of_eight_processes_that_commit_the_first_of_a_growing_table_one_lands(worlds, racers, runs, gate):
+    """The task is noted in the dataset, in a version of its own, before the first commit: what lands in between must be seen."""
+    for world in worlds:
+        there = world.create_dataset()
+        source = growing(world)
+        source.create_table().append(foreign_rows(0, 6))
+        checkpoints = [stage_growing(world, f"run {n}") for n in range(runs)] * (RACERS // runs)
+        jobs = [{"do": "land_unless_moved", "keys": [member(checkpoint)]} for checkpoint in checkpoints]
+        found = [one for one in racers.race(world, jobs, gate) if one]
+        assert len(found) == RACERS // runs
+        assert [landed_now for ((_, landed_now),) in found].count(True) == 1
+        assert {version for ((version, _),) in found} == {version.number for version in world.own_versions()}
+        assert len(world.own_versions()) == 1
+        assert world.table_rows() == expected(*range(6), *there)
+        source.table().append(foreign_rows(6, 3))
+        groups.commit([stage_growing(world, "later")], world.target())
+        assert world.table_rows() == expected(*range(9), *there)
+        world.dataset.validate()
 
 
 @pytest.mark.parametrize("gate", [START, SWAP])

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 
-#: Prefix of the table properties that say how far a task has read a source, increment by increment.
-MARK_PREFIX = "airflow.checkpoint.read."
-
 #: The branch that Iceberg calls the current one.
 MAIN = "main"
 

@@ -32,10 +32,11 @@ from airflow_ckpt_provider.tables.iceberg.history import MAIN
 from airflow_ckpt_provider.tables.iceberg.landing import head_id
 from airflow_ckpt_provider.tables.iceberg.leftovers import name_of, referenced, written_by
 from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
-from airflow_ckpt_provider.tables.iceberg.marks import mark_of, marks_of, moves_mark, require_marks
+from airflow_ckpt_provider.tables.iceberg.marks import mark_of
 from airflow_ckpt_provider.tables.iceberg.merging import merge, worth_merging
 from airflow_ckpt_provider.tables.iceberg.modes import mode_of
 from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts, delete_files
+from airflow_ckpt_provider.tables.marks import marks_of, moves_mark, require_marks
 from airflow_ckpt_provider.tables.presence import require_found
 from airflow_ckpt_provider.tables.protocol import Base
 from airflow_ckpt_provider.tables.sealed import own_files
@@ -82,9 +83,9 @@ class IcebergTarget(NamedTable):
         table = self.load_bound(binding)
         return Base(table.metadata.last_sequence_number, table)  # type: ignore[union-attr]  # version 1 is refused on loading
 
-    def mark(self, stream: str) -> JsonObject | None:
-        """How far the stream's last commit has read its source; see ``Table.mark``."""
-        return mark_of(self.load().metadata, stream, self.branch)
+    def mark(self, reading: str, mode: str) -> JsonObject | None:
+        """How far a task has read its source; see ``Table.mark``."""
+        return None if mode == "create" else mark_of(self.load().metadata, reading, self.branch)
 
     def check_fit(self, rows: pa.Schema, binding: TableBinding) -> None:
         """Refuse rows of this schema, listing every difference."""
@@ -197,7 +198,7 @@ class IcebergTarget(NamedTable):
         def check(table: Table) -> None:
             require_specs(table, manifests)
             require_evolved_safely(table, header.table)
-            require_marks(table.metadata, sealed)
+            require_marks(lambda reading: mark_of(table.metadata, reading, header.table.branch), sealed)
             before_swap(table)
 
         def removals(table: Table) -> Sequence[Removal]:

@@ -7,7 +7,8 @@ then has both of two racers land. So no commit here is one that Lance could reba
   those conflict, and a foreign append passes. A dataset without fragments has none to carry: there it is a ``Merge``;
 - an upsert, and the adding of columns, is a ``Merge`` of all fragments, which conflicts with whatever changes rows, a foreign
   append included;
-- ``Overwrite`` is tried without retries, which makes it fail unless the version it was built on is still the last.
+- ``Overwrite`` is tried without retries, which makes it fail unless the version it was built on is still the last. So is
+  whatever also says how far a source was read.
 
 Why it is exactly once: a commit succeeds only if no other commit of ours came after the version that was searched; an error,
 whatever it says, is followed by a new load and a new search.
@@ -63,6 +64,7 @@ class Commit(NamedTuple):
     :param swap: makes the operation on a version of the dataset; None stands for one that does not exist yet.
     :param properties: more of what the transaction says of itself.
     :param stable_row_ids: whether rows of a dataset that comes into being keep their ids when they are moved.
+    :param note: writes into the dataset what has to be there before; whether there is a newer version now.
     """
 
     group: Group
@@ -70,6 +72,7 @@ class Commit(NamedTuple):
     swap: Callable[[LanceDataset | None], Swap]
     properties: Mapping[str, str] = MappingProxyType({})
     stable_row_ids: bool = False
+    note: Callable[[LanceDataset], bool] = lambda _: False
 
     @property
     def keys(self) -> str:
@@ -79,7 +82,7 @@ class Commit(NamedTuple):
     @property
     def search(self) -> Search:
         """What is looked for in the versions of the dataset."""
-        return Search(self.group, self.identity, self.keys)
+        return Search.of(self.group, self.identity)
 
 
 def commit_once(
@@ -97,7 +100,10 @@ def commit_once(
     """
 
     def swap(number: int) -> Landed | Exception:
-        return _try(files, base[0] if base is not None and number == 1 else load(), commit, before_swap)
+        outcome = _try(files, base[0] if base is not None and number == 1 else load(), commit, before_swap)
+        while outcome is None:
+            outcome = _try(files, load(), commit, before_swap)
+        return outcome
 
     def look() -> Landed | None:
         dataset = load()
@@ -108,8 +114,11 @@ def commit_once(
 
 def _try(
     files: DatasetFiles, dataset: LanceDataset | None, commit: Commit, before_swap: Callable[[LanceDataset | None], None]
-) -> Landed | Exception:
-    """Find the commit in these versions or swap it in; what Lance raised if it did not say yes."""
+) -> Landed | Exception | None:
+    """Find the commit in these versions or swap it in; what Lance raised if it did not say yes.
+
+    :returns: None if something was noted in the dataset beforehand: whatever else was committed meanwhile, it has to be looked at.
+    """
     from lance import LanceDataset
     from lance.dataset import Transaction
 
@@ -117,6 +126,11 @@ def _try(
     if landed is not None:
         return landed
     before_swap(dataset)
+    try:
+        if dataset is not None and commit.note(dataset):
+            return None
+    except Exception as error:  # noqa: BLE001 - as below
+        return error
     operation, max_retries, holds = commit.swap(dataset)
     properties = {**commit.properties, **summary_of(commit.group, commit.identity)}
     # Its own id each time: Lance takes a transaction of the same id for the same, whatever is in it.
@@ -233,6 +247,25 @@ def widening(
         one.files = kept
         fragments.append(one)
     return Swap(LanceOperation.Merge(fragments, schema, preserves_nullability=True), _REBASES, holds)
+
+
+def carrying(dataset: LanceDataset, swap: Swap, schema: Any) -> Swap:  # noqa: ANN401 - a LanceSchema
+    """The same change, and with it another schema, which differs in its metadata: lands only on the very version it was made for.
+
+    An ``Update`` cannot carry a schema, so it becomes the ``Merge`` of all fragments that it leaves.
+    """
+    from lance import LanceOperation
+
+    operation = swap.operation
+    if isinstance(operation, LanceOperation.Overwrite):
+        return swap._replace(operation=LanceOperation.Overwrite(schema, operation.fragments))
+    if isinstance(operation, LanceOperation.Update):
+        gone = set(operation.removed_fragment_ids)
+        there = (fragment.metadata for fragment in dataset.get_fragments())
+        fragments = [one for one in there if one.id not in gone] + list(operation.new_fragments)
+    else:
+        fragments = list(operation.fragments)
+    return Swap(LanceOperation.Merge(fragments, schema, preserves_nullability=True), 0, swap.holds)
 
 
 def _require_whole(fragments: Sequence[FragmentMetadata], dataset: LanceDataset) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import BindingMismatchError, HistoryExpiredError, RolledBackError, TableMissingError
 from airflow_ckpt_provider.scan.lance import made_at
+from airflow_ckpt_provider.tables.once import keys_of
 from airflow_ckpt_provider.tables.protocol import Landed
 from airflow_ckpt_provider.tables.summary import GROUP, IDENTITY
 
@@ -23,13 +24,21 @@ if TYPE_CHECKING:
 class Search(NamedTuple):
     """What is looked for.
 
+    :param group_id: the commit group.
+    :param horizon: the version of the dataset when the commit was begun.
     :param identity: digest of the headers of all members, if they are known.
     :param keys: for messages.
     """
 
-    group: Group
+    group_id: str
+    horizon: int
     identity: str | None
     keys: str
+
+    @classmethod
+    def of(cls, group: Group, identity: str | None = None) -> Search:
+        """The search for a group's commit."""
+        return cls(group.id, group.horizon, identity, keys_of(group))
 
 
 def find(dataset: LanceDataset, search: Search) -> Landed | None:
@@ -39,14 +48,14 @@ def find(dataset: LanceDataset, search: Search) -> Landed | None:
     :raises HistoryExpiredError: if a version that could be the commit was cleaned up (I10).
     :raises RolledBackError: if it landed, and the dataset was restored to a version before it.
     """
-    begin, end = search.group.horizon, dataset.version
+    begin, end = search.horizon, dataset.version
     if end < begin:
         raise TableMissingError(
             f"The Lance dataset {dataset.uri} is at version {end}, and a commit of {search.keys} was begun when it was at version "
             f"{begin}: it was removed and made anew since. Rows staged for the old dataset are not committed to the new one. Run "
             "the stage under another idempotence key."
         )
-    if not any(_is_it(transaction, search.group.id) for transaction in _transactions(dataset, begin, end, search)):
+    if not any(_is_it(transaction, search.group_id) for transaction in _transactions(dataset, begin, end, search)):
         return None
     return _landed(dataset, begin, end, search)
 
@@ -67,7 +76,7 @@ def _transactions(dataset: LanceDataset, begin: int, end: int, search: Search) -
     except (OSError, ValueError) as error:
         raise HistoryExpiredError(
             f"It cannot be told whether {search.keys} was committed to {dataset.uri}: a commit was begun when it was at version "
-            f"{search.group.horizon}, and versions since then were cleaned up ({error}). Nothing was changed. Look for the rows in "
+            f"{search.horizon}, and versions since then were cleaned up ({error}). Nothing was changed. Look for the rows in "
             "the dataset; if they are there, mark the task as success, if not, run the write under another idempotence key."
         ) from error
     return found
@@ -103,7 +112,7 @@ def _landed(dataset: LanceDataset, begin: int, end: int, search: Search) -> Land
     shows: dict[int, bool] = {}
     for version in range(begin + 1, end + 1):
         transaction = _transaction(dataset, version)
-        if landed is None and _is_it(transaction, search.group.id):
+        if landed is None and _is_it(transaction, search.group_id):
             _require_ours(transaction, version, dataset, search)
             landed = version
             shows[version] = True
@@ -115,7 +124,7 @@ def _landed(dataset: LanceDataset, begin: int, end: int, search: Search) -> Land
         raise HistoryExpiredError(f"A version of {dataset.uri} was cleaned up while it was searched for {search.keys}. Try again.")
     if not shows[end]:
         raise RolledBackError(
-            f"The commit {search.group.id} of {search.keys} is version {landed} of {dataset.uri}, which was then restored to a "
+            f"The commit {search.group_id} of {search.keys} is version {landed} of {dataset.uri}, which was then restored to a "
             "version before it. It is not committed again. To redo the write, run it under another idempotence key."
         )
     return Landed(landed, made_at(dataset.checkout_version(landed)), landed_now=False)

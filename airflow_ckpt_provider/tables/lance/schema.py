@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
+    from lance import LanceDataset
+    from lance.fragment import FragmentMetadata
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
 
@@ -20,6 +22,9 @@ LEAVES_ONLY = ("2.1", "2.2", "2.3")
 
 #: The one of those that holds blobs of the first kind, and the Arrow extension of blobs of the second.
 BLOBS_IN_PAGES, BLOB = "2.1", "lance.blob.v2"
+
+#: A dataset that exists for a moment in this process.
+_NOWHERE = "memory://columns"
 
 
 def fingerprint(schema: Any) -> str:  # noqa: ANN401 - a LanceSchema
@@ -55,6 +60,18 @@ def _leaves(field: Any) -> Iterator[int]:  # noqa: ANN401 - a LanceField
         yield field.id()
     for child in children:
         yield from _leaves(child)
+
+
+def in_memory(schema: Any, fragments: Sequence[FragmentMetadata] = ()) -> LanceDataset:  # noqa: ANN401 - a LanceSchema
+    """A dataset in memory with the same fields, to ask Lance what it would make of a change of them."""
+    import pyarrow as pa
+    from lance import LanceDataset, LanceOperation
+    from lance.dataset import Transaction
+
+    # From a dataset without fields, because a merge cannot give a number to another field.
+    empty = LanceDataset.commit(_NOWHERE, Transaction(read_version=0, operation=LanceOperation.Overwrite(pa.schema([]), [])))
+    merge = LanceOperation.Merge(list(fragments), schema, preserves_nullability=True)
+    return LanceDataset.commit(empty, Transaction(read_version=empty.version, operation=merge))
 
 
 def unwritable(schema: pa.Schema, storage_version: str) -> list[str]:
@@ -108,8 +125,12 @@ def schema_to_json(schema: pa.Schema) -> str:
 
 
 def creation_of(schema: pa.Schema, storage_version: str) -> JsonObject:
-    """What a header says of a dataset that is to be created."""
-    return {"schema": schema_to_json(schema), "storage_version": storage_version}
+    """What a header says of a dataset that is to be created.
+
+    Rows that are read from a dataset come with what that one says of itself: it is not true of the new one.
+    """
+    said = {name: value for name, value in (schema.metadata or {}).items() if not name.startswith(b"airflow.checkpoint.")}
+    return {"schema": schema_to_json(schema.with_metadata(said)), "storage_version": storage_version}
 
 
 def created_as(creation: JsonObject) -> tuple[pa.Schema, str]:

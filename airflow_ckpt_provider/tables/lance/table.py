@@ -15,11 +15,12 @@ from airflow_ckpt_provider.exceptions import (
 )
 from airflow_ckpt_provider.tables.fit import require_fit
 from airflow_ckpt_provider.tables.lance.binding import MADE_BY, STORAGE_VERSION, NamedDataset
-from airflow_ckpt_provider.tables.lance.commit import Commit, commit_once
+from airflow_ckpt_provider.tables.lance.commit import Commit, carrying, commit_once
 from airflow_ckpt_provider.tables.lance.evolution import evolve
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import Search, find
 from airflow_ckpt_provider.tables.lance.leftovers import delete, referenced, written_by
+from airflow_ckpt_provider.tables.lance.marks import mark_of, note, with_marks
 from airflow_ckpt_provider.tables.lance.modes import mode_of
 from airflow_ckpt_provider.tables.lance.scan import DataFile, FileScan
 from airflow_ckpt_provider.tables.lance.schema import (
@@ -28,7 +29,7 @@ from airflow_ckpt_provider.tables.lance.schema import (
     file_fields,
 )
 from airflow_ckpt_provider.tables.lance.writer import WriterFacts
-from airflow_ckpt_provider.tables.once import keys_of
+from airflow_ckpt_provider.tables.marks import marks_of, moves_mark, require_marks
 from airflow_ckpt_provider.tables.presence import require_found
 from airflow_ckpt_provider.tables.protocol import Base
 from airflow_ckpt_provider.tables.sealed import own_files
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Commit as CommitRecord
     from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan, TableBinding
+    from airflow_ckpt_provider.tables.lance.commit import Swap
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
     from airflow_ckpt_provider.tables.protocol import Landed, Sealed, StagedOf, Writer
 
@@ -77,12 +79,14 @@ class LanceTarget(NamedDataset):
         dataset = self.load_bound(binding)
         return Base(0 if dataset is None else dataset.version, dataset)
 
-    def mark(self, stream: str) -> JsonObject | None:
-        """Refused: Lance has no place that a commit can write to and that outlives its versions."""
-        raise NotSupportedYetError(
-            "A source with since='last_commit' cannot be written into a Lance dataset yet: how far it was read would not outlive "
-            "the clean-up of old versions."
-        )
+    def mark(self, reading: str, mode: str) -> JsonObject | None:
+        """How far a task has read its source; see ``Table.mark``."""
+        if mode == "create":
+            raise NotSupportedYetError(
+                "mode='create' with a source of since='last_commit' is not supported for Lance: there is no dataset yet in which "
+                "it could be noted that the task has begun to read. Create the dataset first and use mode='append'."
+            )
+        return mark_of(self.load(), reading)
 
     def check_fit(self, rows: pa.Schema, binding: TableBinding) -> None:
         """Refuse rows of this schema, listing every difference."""
@@ -156,7 +160,7 @@ class LanceTarget(NamedDataset):
         if dataset is None:
             return None
         identity = identity_of(headers) if len(headers) == len(group.members) else None
-        return find(dataset, Search(group, identity, keys_of(group)))
+        return find(dataset, Search.of(group, identity))
 
     def landed_earlier(self, groups: Iterable[Group], headers: Sequence[Header], table: LanceDataset | None) -> str | None:
         """Id of the first of these groups whose rows are in the dataset; one that was rolled back has none there.
@@ -168,7 +172,7 @@ class LanceTarget(NamedDataset):
             return None
         for group in groups:
             try:
-                if find(table, Search(group, None, keys_of(group))) is not None:
+                if find(table, Search.of(group)) is not None:
                     return group.id
             except RolledBackError:
                 continue
@@ -185,7 +189,7 @@ class LanceTarget(NamedDataset):
     def changes_nothing(self, sealed: Sequence[Sealed]) -> bool:
         """Whether these add and remove nothing. A dataset is created even if it has no rows."""
         first = sealed[0].header
-        if first.table.creation is not None or mode_of(first.mode, first.parameters).replaces:
+        if first.table.creation is not None or mode_of(first.mode, first.parameters).replaces or moves_mark(sealed):
             return False
         return not any(one.seal.rows or own_files(one.replaced) for one in sealed)
 
@@ -208,19 +212,26 @@ class LanceTarget(NamedDataset):
             for one in sealed:
                 if dataset is not None and mode.pins_columns:
                     self.require_columns(dataset, one.header.table)
+            if dataset is not None:
+                require_marks(functools.partial(mark_of, dataset), sealed)
             if dataset is None:
                 # Whoever removed a dataset that stood here has removed its folder, and what was staged in it, just now or earlier.
                 named = [StagedFile(self.files.path(fragment.name), fragment.bytes) for one in staged for fragment in one.fragments]
                 self.require_files(header.table, named)
             before_swap(dataset)
 
+        def swap(dataset: LanceDataset | None) -> Swap:
+            made = mode.swap(self.files, dataset, sealed, staged)
+            return made if dataset is None or not marks_of(sealed) else carrying(dataset, made, with_marks(dataset, sealed))
+
         creation = header.table.creation
         commit = Commit(
             group,
             identity_of([one.header for one in sealed]),
-            lambda dataset: mode.swap(self.files, dataset, sealed, staged),
+            swap,
             {MADE_BY: header.table.uuid} if creation is not None else {},
             stable_row_ids=bool(header.parameters.get("stable_row_ids")),
+            note=lambda dataset: note(dataset, group, sealed),
         )
         load = functools.partial(self.load_bound, header.table)
         landed = commit_once(self.files, load, commit, check, None if base is None else (base.table,))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_ckpt_provider.tables.lance.schema import in_memory
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow as pa
     from lance import LanceDataset
-
-#: A dataset that exists for a moment in this process.
-_NOWHERE = "memory://columns"
 
 #: Columns of the copy that take the numbers which must not be given again.
 _UNUSED = "airflow_ckpt_unused_"
@@ -27,16 +26,11 @@ def widened(dataset: LanceDataset, columns: pa.Schema, instead: Sequence[str] = 
     :param instead: columns to be dropped.
     """
     import pyarrow as pa
-    from lance import LanceDataset, LanceOperation
-    from lance.dataset import Transaction
     from lance.fragment import FragmentMetadata
 
-    # From a dataset without fields, because a merge cannot give a number to another field.
-    empty = LanceDataset.commit(_NOWHERE, Transaction(read_version=0, operation=LanceOperation.Overwrite(pa.schema([]), [])))
     there = (fragment.metadata for fragment in dataset.get_fragments())
     fragments = [FragmentMetadata(id=one.id, files=one.files, physical_rows=one.physical_rows) for one in there]
-    merge = LanceOperation.Merge(fragments, dataset.lance_schema, preserves_nullability=True)
-    copy = LanceDataset.commit(empty, Transaction(read_version=empty.version, operation=merge))
+    copy = in_memory(dataset.lance_schema, fragments)
     if instead:
         copy.drop_columns(list(instead))
     # The dataset remembers the highest number that it ever gave; the copy only knows of those that it sees.

@@ -1,0 +1,76 @@
+"""How far a task has read a growing source: carried in the commit that lands what it read, so that the two cannot disagree.
+
+A mark is set by the commit from what the plan was made from to what it was made up to. A plan that was made from another mark
+than the table shows read rows that have landed already, or left some out: it is not committed. Where a table keeps its marks is
+its format's own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from airflow_ckpt_provider.exceptions import TableMovedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+    from airflow_ckpt_provider.tables.protocol import Sealed
+
+#: Prefix of the entries that say how far a task has read a source, increment by increment; followed by who reads what.
+MARK_PREFIX = "airflow.checkpoint.read."
+
+
+class Mark(NamedTuple):
+    """Who has read from one point of a source, excluded (None: its beginning), to another, included."""
+
+    reading: str
+    begin: JsonObject | None
+    end: JsonObject
+
+
+def marks_of(sealed: Sequence[Sealed]) -> dict[str, str]:
+    """How far these checkpoints have read, as entries of what a commit says of itself."""
+    return {
+        MARK_PREFIX + mark.reading: msgspec.json.encode(mark.end, order="deterministic").decode() for _, mark in marks_in(sealed)
+    }
+
+
+def moves_mark(sealed: Sequence[Sealed]) -> bool:
+    """Whether any of these has read on, be it over snapshots without rows for it.
+
+    The next increment must not begin before those, which may be expired by then.
+    """
+    return any(mark.end != mark.begin and mark.end.get("snapshot_id") is not None for _, mark in marks_in(sealed))
+
+
+def require_marks(mark_of: Callable[[str], JsonObject | None], sealed: Sequence[Sealed]) -> None:
+    """Refuse to commit what was not read from where the last commit ended.
+
+    :param mark_of: how far a reading has read, as the table shows it.
+    :raises TableMovedError: if another run has committed a part of it meanwhile.
+    """
+    for one, mark in marks_in(sealed):
+        shown = mark_of(mark.reading)
+        if shown != mark.begin:
+            raise TableMovedError(
+                f"The write of the key {one.header.key!r} has read its source from {place_of(mark.begin)} on, but "
+                f"{one.header.table.identifier} has its rows up to {place_of(shown)} by now: another run of the task "
+                f"{one.header.origin.task_id!r} committed in between. Nothing was committed. Clear the stage with the "
+                'configuration {"checkpoint": "restart"} to read what is left; set max_active_runs=1 to keep runs apart.'
+            )
+
+
+def place_of(mark: JsonObject | None) -> str:
+    """A mark, for messages."""
+    return "the beginning" if mark is None else f"snapshot {mark.get('snapshot_id')}"
+
+
+def marks_in(sealed: Sequence[Sealed]) -> Iterator[tuple[Sealed, Mark]]:
+    """Marks of these plans; a generation that replaces another reads the same increment again and moves none."""
+    for one in sealed:
+        mark: Any = one.plan.inputs.get("mark")
+        if mark is not None and one.header.replaces is None:
+            yield one, Mark(str(one.plan.inputs["reading"]), mark["from"], mark["to"])
