@@ -11,6 +11,9 @@ AT = datetime(2026, 1, 1, 12, 30, 15)  # noqa: DTZ001 - a timestamp without a zo
 
 VECTOR = pa.list_(pa.float32(), 4)
 
+#: A struct whose members stand side by side in one column of a file, if its field says so.
+PACKED, PACK = pa.struct([("x", pa.int32()), ("y", pa.float64())]), {"lance-encoding:packed": "true"}
+
 #: Types, each with values that are not null, and the first storage version that has it.
 TYPES = {
     **{str(kind): (kind, [1, 0, 100]) for kind in (pa.int8(), pa.int16(), pa.uint8(), pa.uint16(), pa.uint32())},
@@ -46,6 +49,10 @@ TYPES = {
     "struct of lists": (
         pa.struct([("l", pa.list_(pa.int64())), ("v", VECTOR)]),
         [{"l": [1, None], "v": [1.0] * 4}, {"l": None, "v": None}, {"l": [], "v": [0.0] * 4}],
+    ),
+    "list of packed structs": (
+        pa.list_(pa.field("item", PACKED, metadata=PACK)),
+        [[{"x": 1, "y": 0.5}, {"x": 2, "y": 1.0}], [], [{"x": 3, "y": -1.0}]],
     ),
     "list of structs": (
         pa.list_(pa.struct([("a", pa.int64()), ("b", pa.struct([("c", pa.string())]))])),

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from lance.fragment import write_fragments
 from support.appending import sealed_of
-from support.lance_types import TYPES, VECTOR
+from support.lance_types import PACK, PACKED, TYPES, VECTOR
 from support.samples import HEADER
 from support.standalone import wait_until
 
@@ -123,6 +123,26 @@ def test_a_file_is_like_lances_own_and_is_read_back_as_it_went_in(uri, kind, val
     after = assert_like_lances_own(uri, data)
     assert after.data_storage_version == version
     assert after.schema == before.schema
+
+
+@pytest.mark.parametrize(
+    "said", [{"packed": "true"}, {"lance-encoding:packed": "True"}, {"lance-encoding:packed": "false"}], ids=str
+)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_packed_struct_among_other_columns(uri, version, said):
+    schema = pa.schema([("n", pa.int64()), pa.field("p", PACKED, metadata=said), ("z", pa.string())])
+    data = pa.Table.from_pylist([{"n": n, "p": {"x": n, "y": n / 2}, "z": str(n)} for n in range(5)], schema=schema)
+    lance.write_dataset(data, uri, data_storage_version=version)
+    assert_like_lances_own(uri, data)
+
+
+def test_a_column_that_a_file_has_elsewhere_than_expected_is_refused(uri, monkeypatch):
+    """Whatever a later Lance packs in another way: what is not known is not written."""
+    schema = pa.schema([("n", pa.int64()), pa.field("p", PACKED, metadata=PACK)])
+    lance.write_dataset(pa.Table.from_pylist([{"n": 1, "p": {"x": 1, "y": 0.5}}], schema=schema), uri)
+    monkeypatch.setattr("airflow_ckpt_provider.tables.lance.schema._PACKED", ())
+    with pytest.raises(UnsupportedTableError, match=r"column 'p' is struct.*takes 1 columns of a file, where 2 are known"):
+        LanceTarget(uri).validate("append", {})
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -23,6 +23,9 @@ LEAVES_ONLY = ("2.1", "2.2", "2.3")
 #: The one of those that holds blobs of the first kind, and the Arrow extension of blobs of the second.
 BLOBS_IN_PAGES, BLOB = "2.1", "lance.blob.v2"
 
+#: What a struct says of itself to be packed, as it is written now and as it was.
+_PACKED = ("lance-encoding:packed", "packed")
+
 #: A dataset that exists for a moment in this process.
 _NOWHERE = "memory://columns"
 
@@ -56,10 +59,17 @@ def file_fields(schema: Any, columns: Sequence[str] | None = None) -> list[int]:
 
 def _leaves(field: Any) -> Iterator[int]:  # noqa: ANN401 - a LanceField
     children = field.children()
-    if not children:
+    if not children or _is_packed(field):
         yield field.id()
+        return
     for child in children:
         yield from _leaves(child)
+
+
+def _is_packed(field: Any) -> bool:  # noqa: ANN401 - a LanceField
+    """Whether a struct is one column, with all members of a row side by side."""
+    said = (field.metadata or {}).items()
+    return any(name in _PACKED and value.lower() in {"true", "1"} for name, value in said)
 
 
 def in_memory(schema: Any, fragments: Sequence[FragmentMetadata] = ()) -> LanceDataset:  # noqa: ANN401 - a LanceSchema
@@ -107,16 +117,23 @@ def _blobs(field: pa.Field, path: str) -> Iterator[str]:
 
 
 def _refusal(field: pa.Field, storage_version: str) -> str | None:
-    """What Lance's file writer says to a column, if it does not take it."""
+    """What Lance's file writer says to a column, if it does not take it; or that it puts it into other columns than expected.
+
+    A commit says which columns of a file are which fields. Were it wrong, the values would be lost, or the file unreadable.
+    """
     import pyarrow as pa
     from lance.file import LanceFileSession
+    from lance.schema import LanceSchema
 
+    schema = pa.schema([field])
     try:
         session = LanceFileSession("memory://trial")
-        session.open_writer("trial.lance", schema=pa.schema([field]), version=storage_version).close()
+        session.open_writer("trial.lance", schema=schema, version=storage_version).close()
+        found = len(session.open_reader("trial.lance").metadata().columns)
     except Exception as error:  # noqa: BLE001 - Lance raises whatever it likes
         return str(error).partition(", /")[0]
-    return None
+    expected = len(file_fields(LanceSchema.from_pyarrow(schema)))
+    return None if found == expected else f"it takes {found} columns of a file, where {expected} are known"
 
 
 def schema_to_json(schema: pa.Schema) -> str:
