@@ -13,7 +13,8 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Part, Plan, Split
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError, first_line
-from airflow_ckpt_provider.scan.lance import BLOBS, batch_rows, bytes_of, dataset_uri, made_at, open_dataset
+from airflow_ckpt_provider.scan.lance import BLOBS, bytes_of, dataset_uri, made_at, open_dataset
+from airflow_ckpt_provider.scan.lance_windows import fragment_batches
 from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack
 
 if TYPE_CHECKING:
@@ -191,14 +192,7 @@ class LanceReader:
         wanted = LanceSplit.from_json(split.read)
         dataset = self._place.pinned(wanted.version, wanted.made_at)
         for fragment_id in wanted.fragments:
-            fragment = dataset.get_fragment(fragment_id)
-            yield from fragment.to_batches(
-                columns=self._columns,
-                filter=self._filter,
-                batch_size=batch_rows(fragment.metadata),
-                batch_readahead=2,
-                blob_handling=BLOBS,
-            )
+            yield from fragment_batches(dataset.get_fragment(fragment_id), self._columns, self._filter)
 
 
 @dataclass(frozen=True)

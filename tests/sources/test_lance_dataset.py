@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from datetime import timedelta
+from pathlib import Path
 
 import lance
 import msgspec
@@ -16,6 +17,7 @@ from support.reading import read_all, read_split
 from airflow_ckpt_provider.checkpoint.documents import Plan, from_json, to_json
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError, RetryableError
 from airflow_ckpt_provider.scan import lance as reading
+from airflow_ckpt_provider.scan import lance_windows
 from airflow_ckpt_provider.sources import LanceDataset, Source
 from airflow_ckpt_provider.sources.protocol import IncrementalSource
 
@@ -221,6 +223,30 @@ def test_wide_rows_come_in_small_batches(uri, monkeypatch):
     batches = list(source.reader({}).read(split, None))
     assert max(batch.nbytes for batch in batches) < 1.1 * (1 << 20)
     assert sum(batch.num_rows for batch in batches) == 500
+
+
+FILTERS = [None, "id < 30", "id >= 90", "id % 7 = 3 or id = 0", "kind = 'kind-1' and id > 40", "id = 55", "id > 1000"]
+
+
+@pytest.mark.parametrize("indexed", [False, True], ids=["", "indexed"])
+@pytest.mark.parametrize("stable", [False, True], ids=["", "stable row ids"])
+@pytest.mark.parametrize("gone", [None, "id % 3 = 0", "id < 50"])
+@pytest.mark.parametrize("where", FILTERS, ids=str)
+def test_a_large_fragment_is_read_in_windows_of_the_same_rows(uri, monkeypatch, where, gone, stable, indexed):
+    lance.write_dataset(rows(0, 100), uri, enable_stable_row_ids=stable)
+    if gone is not None:
+        lance.dataset(uri).delete(gone)
+    if indexed:
+        lance.dataset(uri).create_scalar_index("id", "BTREE")
+    expected = lance.dataset(uri).to_table(filter=where).to_pylist()
+    size = sum(file.stat().st_size for file in (Path(uri) / "data").iterdir())
+    for window in (1, 7, 99, 1000):
+        monkeypatch.setattr(lance_windows, "_WINDOW_BYTES", size * window // 100)
+        assert list(read_all(LanceDataset(uri, filter=where))) == expected
+        names = ["vector", "id"]
+        found = list(read_all(LanceDataset(uri, filter=where, columns=names)))
+        assert [[row[name] for name in names] for row in found] == [[row[name] for name in names] for row in expected]
+        assert all(list(row) == names for row in found)
 
 
 def test_a_dataset_without_rows_has_a_schema_and_no_splits(uri):
