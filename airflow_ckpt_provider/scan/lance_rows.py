@@ -15,12 +15,16 @@ from airflow_ckpt_provider.checkpoint.documents import Part, Split
 from airflow_ckpt_provider.scan.lance import BLOBS, batch_rows, made_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
     from lance import LanceDataset
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
+
+    Places = npt.NDArray[np.uint32]
 
 #: Column with the place of a row in its fragment, beside the columns that are read.
 PLACE = "__checkpoint_row"
@@ -82,11 +86,26 @@ def row_splits(dataset: LanceDataset, columns: Sequence[str], rows_per_split: in
     :param columns: top-level columns that are read.
     """
     fields = fields_of(dataset.lance_schema, columns)
-    made = made_at(dataset).isoformat()
     for one in live_fragments(dataset):
-        of, row_bytes = content_of(one, fields), _bytes_of(one, fields) / one.physical_rows
-        for start in range(0, one.physical_rows, rows_per_split):
-            rows = Rows(dataset.version, made, one.id, start, min(start + rows_per_split, one.physical_rows), of)
+        yield from range_splits(dataset, one, fields, [(0, one.physical_rows)], rows_per_split)
+
+
+def range_splits(
+    dataset: LanceDataset,
+    fragment: Any,  # noqa: ANN401 - a FragmentMetadata
+    fields: frozenset[int],
+    runs: Iterable[tuple[int, int]],
+    rows_per_split: int,
+) -> Iterator[Split]:
+    """Splits that cover these rows of a fragment.
+
+    :param fields: ids of the columns that are read, at every depth.
+    """
+    of, row_bytes = content_of(fragment, fields), _bytes_of(fragment, fields) / fragment.physical_rows
+    made = made_at(dataset).isoformat()
+    for first, last in runs:
+        for start in range(first, last, rows_per_split):
+            rows = Rows(dataset.version, made, fragment.id, start, min(start + rows_per_split, last), of)
             yield _split(rows, int(row_bytes * (rows.stop - rows.start)))
 
 
@@ -136,13 +155,20 @@ def _live_range(fragment: Any, rows: Rows) -> tuple[int, int]:  # noqa: ANN401 -
 
     if fragment.num_deletions == 0:
         return rows.start, rows.stop - rows.start
-    places = np.concatenate([_places(batch) for batch in fragment.scanner(columns=[], with_row_address=True).to_batches()])
-    first, last = np.searchsorted(places, [rows.start, rows.stop])
+    first, last = np.searchsorted(live_places(fragment), [rows.start, rows.stop])
     return int(first), int(last - first)
 
 
-def _places(batch: pa.RecordBatch) -> Any:  # noqa: ANN401 - a numpy array
+def live_places(fragment: Any) -> Places:  # noqa: ANN401 - a LanceFragment
+    """Places of the rows that are not deleted, in their order."""
+    import numpy as np
+
+    found = [_places(batch) for batch in fragment.scanner(columns=[], with_row_address=True).to_batches()]
+    return np.concatenate(found) if found else np.empty(0, np.uint32)
+
+
+def _places(batch: pa.RecordBatch) -> Places:
     import numpy as np
 
     addresses = batch.column("_rowaddr").to_numpy(zero_copy_only=False)
-    return (addresses & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+    return (addresses & np.uint64(0xFFFFFFFF)).astype(np.uint32)  # type: ignore[no-any-return]

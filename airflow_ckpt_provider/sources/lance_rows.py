@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Plan
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.scan.lance import dataset_uri
+from airflow_ckpt_provider.scan.lance_moves import ranges_of
 from airflow_ckpt_provider.scan.lance_rows import Rows, facts_of, read_rows, row_splits
 from airflow_ckpt_provider.sources.lance import Place
 
@@ -31,7 +32,7 @@ class DatasetRows:
     """Reads columns of a dataset, range by range, with the place of each row.
 
     Every attempt that finds ranges missing plans them on the dataset as it is then: rows that were deleted since are not read, and
-    fragments that are there no more, after a compaction, are left out for those that took their place.
+    of fragments that were compacted what is staged is taken over, as far as it can be told where the rows went.
 
     :param columns: top-level columns to read, in this order.
     :param rows_per_split: rows of one split, deleted ones counted; no split has rows of two fragments.
@@ -52,7 +53,9 @@ class DatasetRows:
     def plan(self, options: Mapping[str, str]) -> Plan:
         """Ranges that cover the dataset as it is now."""
         dataset = self._place(options).open(None)
-        return self._plan(dataset, {"dataset": dataset_uri(self.uri), "read": self.columns, "rows_per_split": self.rows_per_split})
+        inputs = {"dataset": dataset_uri(self.uri), "read": self.columns, "rows_per_split": self.rows_per_split}
+        splits = row_splits(dataset, self.columns, self.rows_per_split)
+        return Plan(created_at=now(), inputs=inputs | facts_of(dataset), splits=tuple(splits), base=dataset.version)
 
     def replan(
         self,
@@ -62,9 +65,12 @@ class DatasetRows:
         options: Mapping[str, str] = MappingProxyType({}),
     ) -> Plan | None:
         """The same on the dataset as it is now, if that is another version; see ``ReplanningSource``."""
-        del staged_ids, attempt
-        dataset = self._place(options).open(None)
-        return None if dataset.version == rounds[-1].base else self._plan(dataset, rounds[-1].inputs)
+        del attempt
+        dataset, last = self._place(options).open(None), rounds[-1]
+        if dataset.version == last.base:
+            return None
+        ranges = ranges_of(dataset, self.columns, self.rows_per_split, last, staged_ids.__contains__)
+        return Plan(created_at=now(), inputs=ranges.inputs(last, dataset), splits=ranges.splits, base=dataset.version)
 
     def verify(self, splits: Sequence[Split], options: Mapping[str, str]) -> None:
         """Check that the version that these are read at is still there.
@@ -98,10 +104,6 @@ class DatasetRows:
 
     def _place(self, options: Mapping[str, str]) -> Place:
         return Place(dataset_uri(self.uri), dict(options))
-
-    def _plan(self, dataset: Any, inputs: JsonObject) -> Plan:  # noqa: ANN401 - a LanceDataset
-        splits = row_splits(dataset, self.columns, self.rows_per_split)
-        return Plan(created_at=now(), inputs=inputs | facts_of(dataset), splits=tuple(splits), base=dataset.version)
 
 
 class RowsReader:

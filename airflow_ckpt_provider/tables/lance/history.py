@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Group
 
+#: Operations that leave rows where they are, or delete them. An update deletes a row in one fragment and adds it in another.
+_MOVES_NO_ROW = frozenset({"Append", "Delete", "CreateIndex", "UpdateConfig"})
+
 
 class Search(NamedTuple):
     """What is looked for.
@@ -102,6 +105,21 @@ def _transaction(dataset: LanceDataset, version: int) -> Any:  # noqa: ANN401 - 
         if "RewrittenIndex" not in str(error):
             raise
         return None
+
+
+def operations_since(dataset: LanceDataset, version: int) -> list[str] | None:
+    """What made the versions after one; None if that cannot be told of all."""
+    try:
+        made = [_transaction(dataset, number) for number in range(version + 1, dataset.version + 1)]
+    except (OSError, ValueError):
+        return None
+    return None if None in made else [type(one.operation).__name__ for one in made]
+
+
+def rows_stayed(dataset: LanceDataset, version: int) -> bool:
+    """Whether every row that the dataset had at a version is where it was, or deleted; False also if that cannot be told."""
+    operations = operations_since(dataset, version)
+    return operations is not None and _MOVES_NO_ROW.issuperset(operations)
 
 
 def _landed(dataset: LanceDataset, begin: int, end: int, search: Search) -> Landed:

@@ -12,22 +12,25 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Split
 from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, TableMovedError
-from airflow_ckpt_provider.scan.lance_rows import PLACE, Rows, content_of, facts_of, fields_of, live_fragments, row_splits
+from airflow_ckpt_provider.scan.lance_moves import moved_in, ranges_of
+from airflow_ckpt_provider.scan.lance_rows import PLACE, Rows, content_of, fields_of, live_fragments
 from airflow_ckpt_provider.tables.lance.columns.schema import widened
-from airflow_ckpt_provider.tables.lance.columns.writer import JOIN, ColumnsWriter, Join
+from airflow_ckpt_provider.tables.lance.columns.writer import JOIN, ColumnsWriter, Join, Values, brought_back
 from airflow_ckpt_provider.tables.lance.commit import widening
 from airflow_ckpt_provider.tables.lance.evolution import optional, unaddable
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.history import operations_since, rows_stayed
 from airflow_ckpt_provider.tables.lance.modes import Append
 from airflow_ckpt_provider.tables.lance.schema import file_fields, schema_from_json, schema_to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from lance import LanceDataset
 
     from airflow_ckpt_provider.checkpoint.documents import Plan, Staged
+    from airflow_ckpt_provider.scan.lance_moves import Piece, Ranges
     from airflow_ckpt_provider.tables.lance.commit import Swap
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
@@ -92,14 +95,15 @@ class AddColumns(Append):
         """Ranges that are not planned yet, and once all are staged, the joins; None if there is nothing new."""
         del files, replaced
         plan = plans[-1]
-        before = {split.id: split for split in plan.splits}
+        before = {split.id for split in plan.splits}
         rows_per_split: Any = plan.inputs["rows_per_split"]
-        ranges = [before.get(split.id, split) for split in row_splits(dataset, self._read, rows_per_split)]
-        known = all(split.id in before for split in ranges)
-        splits = (*ranges, *(_joins(ranges, staged) if known else ()))
-        if {split.id for split in splits} == before.keys():
+        # All of the plan is staged by now.
+        ranges = ranges_of(dataset, self._read, rows_per_split, plan, lambda _: True)
+        known = all(split.id in before for split in ranges.splits)
+        splits = (*ranges.splits, *(self._joins(dataset, ranges, staged) if known else ()))
+        if {split.id for split in splits} == before:
             return None
-        inputs = plan.inputs | facts_of(dataset)
+        inputs = ranges.inputs(plan, dataset)
         return msgspec.structs.replace(plan, created_at=now(), inputs=inputs, splits=splits, base=dataset.version)
 
     def writer(self, facts: WriterFacts, plans: Sequence[Plan]) -> Writer:
@@ -141,18 +145,24 @@ class AddColumns(Append):
         made = _column_files(one.plan, one.staged)
         fields = fields_of(dataset.lance_schema, self._read)
         found = {content_of(fragment, fields): fragment for fragment in live_fragments(dataset)}
-        self._require_covered(one, found, made)
+        self._require_covered(one, dataset, found, made)
+        _require_valued(one, dataset, found)
+        _warn_of_indexes(dataset, there)
         schema = widened(dataset, columns, there)
         given = {fragment.id: made[of] for of, fragment in found.items() if of in made}
         return widening(dataset, schema, columns.names, given, instead=fields_of(dataset.lance_schema, there))
 
-    def _require_covered(self, one: Sealed, found: Mapping[str, Any], made: Mapping[str, tuple[str, int]]) -> None:
-        """Rows that were added since have no values; anything else that happened to fragments has to be looked at first."""
+    def _require_covered(
+        self, one: Sealed, dataset: LanceDataset, found: Mapping[str, Any], made: Mapping[str, tuple[str, int]]
+    ) -> None:
+        """Rows that were added since have no values, and those that were deleted need none; anything else has to be looked at."""
         gone, new = made.keys() - found.keys(), found.keys() - made.keys()
         rows: Any = one.plan.inputs["rows"]
         left = sum(fragment.num_rows for of, fragment in found.items() if of in made)
         # A row that was updated is deleted in one fragment and stands in another, where it would lose its value.
-        if gone or (new and (left < rows or one.header.replaces is not None)):
+        touched = gone or (new and left < rows)
+        # Rows that were added to columns which are replaced have values of others in them.
+        if (new and one.header.replaces is not None) or (touched and not rows_stayed(dataset, one.plan.base or 0)):
             raise TableMovedError(
                 f"{one.header.table.identifier} was changed since the columns of the key {one.header.key!r} were computed: "
                 f"{len(gone)} fragments were rewritten or removed, and {len(new)} are new. Nothing was committed, and what is "
@@ -165,12 +175,59 @@ class AddColumns(Append):
                 f"{sum(found[of].num_rows for of in new):,}", one.header.table.identifier, one.header.key,
             )  # fmt: skip
 
+    def _joins(self, dataset: LanceDataset, ranges: Ranges, staged: StagedOf) -> Iterator[Split]:
+        """Splits that join staged values into one file, for the fragments that need it."""
+        fields = fields_of(dataset.lance_schema, self._read)
+        files = _files_of(staged([split.id for split in ranges.splits]))
+        own = _by_fragment(ranges.splits)
+        for fragment in live_fragments(dataset):
+            of = content_of(fragment, fields)
+            read = own.get(of, [])
+            if of in ranges.moved:
+                parts = _moved_parts(ranges.moved[of], read, files)
+            elif [files[split.id].rows for split in read if split.id in files] == [fragment.physical_rows]:
+                # A value for every row, in one file: it is the fragment's as it is.
+                continue
+            else:
+                parts = [_values(files[split.id]) for split in read if split.id in files]
+            yield _join(fragment.id, Join(of, fragment.physical_rows, tuple(parts)))
+
     @property
     def _read(self) -> list[str]:
         columns = self.parameters.get("read_columns")
         if not isinstance(columns, list) or not columns:
             raise InvalidInputError("mode='add_columns' needs read_columns: the columns that the transform is given.")
         return columns
+
+
+def _warn_of_indexes(dataset: LanceDataset, replaced: Sequence[str]) -> None:
+    """Say which indexes go with the values that are replaced."""
+    for index in dataset.describe_indices() if replaced else ():
+        if set(index.field_names) & set(replaced):
+            _log.warning(
+                "The index %s of %s is over values that are replaced, and goes with them. Create it anew.", index.name, dataset.uri
+            )
+
+
+def _require_valued(one: Sealed, dataset: LanceDataset, found: Mapping[str, Any]) -> None:
+    """Refuse fragments with rows that were deleted when the columns were computed, and are back: they would have no values.
+
+    Only a dataset that is restored to an earlier version brings rows back.
+    """
+    values: dict[str, int] = {}
+    records = {record.split: record for record in one.staged}
+    splits = [split for split in one.plan.splits if split.task == READ]
+    for split in splits:
+        of = Rows.from_json(split.read).of
+        values[of] = values.get(of, 0) + records[split.id].rows
+    moved = moved_in(one.plan)
+    there = [(fragment, values[of]) for of, fragment in found.items() if of in values and of not in moved]
+    missing = sum(fragment.num_rows > valued for fragment, valued in there)
+    if not missing and any(valued < fragment.physical_rows for fragment, valued in there):
+        first = min(Rows.from_json(split.read).version for split in splits)
+        missing = "Restore" in (operations_since(dataset, first) or ())
+    if missing:
+        raise brought_back(one.header.table.identifier)
 
 
 def _own_columns(dataset: LanceDataset, replaced: Sealed | None) -> frozenset[str]:
@@ -189,41 +246,56 @@ def _own_columns(dataset: LanceDataset, replaced: Sealed | None) -> frozenset[st
     )
 
 
-def _joins(ranges: Sequence[Split], staged: StagedOf) -> list[Split]:
-    """Splits that join ranges into one file, for the fragments that need it.
-
-    :param ranges: that cover every fragment.
-    """
-    parts = _parts(ranges, staged([split.id for split in ranges]))
-    last = {rows.of: rows for rows in sorted((Rows.from_json(split.read) for split in ranges), key=lambda rows: rows.stop)}
-    return [
-        _join(rows.fragment, Join(of, rows.stop, tuple((part.name, part.bytes) for part in parts[of])))
-        for of, rows in last.items()
-        if not (len(parts[of]) == 1 and parts[of][0].rows == rows.stop)
-    ]
-
-
 def _join(fragment: int, join: Join) -> Split:
     facts = hashlib.sha256(msgspec.json.encode([join.of, join.parts])).hexdigest()[:16]
-    size = sum(size for _, size in join.parts)
+    size = sum(part.bytes for part in join.parts)
     return Split(id=f"{JOIN}_{fragment:06d}_{facts}", bytes=size, read=join.to_json(), task=JOIN)
 
 
-def _parts(ranges: Iterable[Split], records: Iterable[Staged]) -> dict[str, list[StagedFragment]]:
-    """The staged files of ranges in the order of their rows, by what they are of; none of a range without a row left."""
-    of_split = {split.id: Rows.from_json(split.read) for split in ranges}
-    parts: dict[str, list[StagedFragment]] = {rows.of: [] for rows in of_split.values()}
-    for record in sorted(records, key=lambda record: of_split[record.split].start):
+def _files_of(records: Iterable[Staged]) -> dict[str, StagedFragment]:
+    """The file that each split has staged; none of a range without a row left."""
+    found = {}
+    for record in records:
         if record.manifest is not None:
-            parts[of_split[record.split].of] += StagedFragments.from_json(record.manifest).fragments
-    return parts
+            (found[record.split],) = StagedFragments.from_json(record.manifest).fragments
+    return found
+
+
+def _values(file: StagedFragment, runs: Iterable[tuple[int, int, int]] = ()) -> Values:
+    return Values(file.name, file.bytes, tuple(runs))
+
+
+def _by_fragment(splits: Iterable[Split]) -> dict[str, list[Split]]:
+    """Splits that read ranges, in the order of these, by what they are of."""
+    found: dict[str, list[Split]] = {}
+    for split in sorted(splits, key=lambda split: Rows.from_json(split.read).start):
+        found.setdefault(Rows.from_json(split.read).of, []).append(split)
+    return found
+
+
+def _moved_parts(pieces: Iterable[Piece], read: Iterable[Split], files: Mapping[str, StagedFragment]) -> list[Values]:
+    """Values of a fragment that others compacted, in the order of its rows.
+
+    :param read: splits that have read its other rows.
+    """
+    found = [(Rows.from_json(split.read).start, _values(files[split.id])) for split in read if split.id in files]
+    runs: dict[str, list[tuple[int, int, int]]] = {}
+    at = 0
+    for piece in pieces:
+        if piece.split in files:
+            runs.setdefault(piece.split, []).append((piece.start, piece.stop, at))
+        at += piece.rows
+    found += [(own[0][2], _values(files[split], own)) for split, own in runs.items()]
+    return [values for _, values in sorted(found, key=lambda one: one[0])]
 
 
 def _column_files(plan: Plan, staged: Sequence[Staged]) -> dict[str, tuple[str, int]]:
     """Name and bytes of the column file for each fragment, by what it is of."""
     records = {record.split: record for record in staged}
-    ranges = [split for split in plan.splits if split.task == READ]
-    found = {of: (own[0].name, own[0].bytes) for of, own in _parts(ranges, [records[split.id] for split in ranges]).items() if own}
+    moved = {piece.split for pieces in moved_in(plan).values() for piece in pieces}
+    read = [split for split in plan.splits if split.task == READ and split.id not in moved]
+    files = _files_of(records[split.id] for split in read)
+    found = {of: (files[own[0].id].name, files[own[0].id].bytes) for of, own in _by_fragment(read).items() if own[0].id in files}
     for split in plan.splits:
         if split.task == JOIN:
             file: Any = (records[split.id].scratch or {})["file"]

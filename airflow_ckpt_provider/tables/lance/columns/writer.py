@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import Part
-from airflow_ckpt_provider.exceptions import RowCountError
+from airflow_ckpt_provider.exceptions import RowCountError, TableMovedError
 from airflow_ckpt_provider.scan.lance_rows import PLACE
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.scan import DataFile, FileScan
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -28,17 +28,30 @@ JOIN = "join"
 _WINDOW_ROWS = 8192
 
 
+class Values(Part, frozen=True):
+    """A staged file with values of a fragment.
+
+    :param name: below ``data``.
+    :param runs: which of its rows, from a place up to another, and where the first of them stands now; all, where they are, if
+        there is none.
+    """
+
+    name: str
+    bytes: int
+    runs: tuple[tuple[int, int, int], ...] = ()
+
+
 class Join(Part, frozen=True):
     """What a split joins.
 
     :param of: what the fragment holds; see ``content_of``.
     :param rows: of the fragment, deleted ones included.
-    :param parts: names and bytes of the staged files, in the order of their rows.
+    :param parts: in the order of their rows.
     """
 
     of: str
     rows: int
-    parts: tuple[tuple[str, int], ...]
+    parts: tuple[Values, ...]
 
     def to_json(self) -> JsonObject:
         """As stored in a plan."""
@@ -57,13 +70,53 @@ class ColumnsWriter(LanceWriter):
         """Join the ranges of a fragment."""
         join = Join.from_json(split.read)
         scan = FileScan(self.facts.files, self.schema)
-        values = (batch for name, size in join.parts for batch in scan.read(DataFile(name, size)))
+        values = (batch for part in join.parts for batch in self._values(scan, part))
         written = super().write(spread(values, join.rows, self.schema), stem)
         (file,) = StagedFragments.from_json(written.manifest or {}).fragments
         if file.rows != join.rows:
             raise RowCountError(f"A fragment of {self.facts.table} has {join.rows} rows; {stem} was written with {file.rows} (I2).")
         # The rows that have values are counted where they were computed.
         return written._replace(rows=0, manifest=None, scratch={"file": [file.name, file.bytes]})
+
+    def _values(self, scan: FileScan, part: Values) -> Iterator[pa.RecordBatch]:
+        """Values of a staged file, at the places where their rows stand now."""
+        rows = 0
+        for own in scan.read(DataFile(part.name, part.bytes)):
+            batch = moved(own, part.runs)
+            rows += batch.num_rows
+            if batch.num_rows:
+                yield batch
+        # A row that others moved was there when it was read, unless it was deleted then.
+        if part.runs and rows != sum(stop - start for start, stop, _ in part.runs):
+            raise brought_back(self.facts.table)
+
+
+def brought_back(table: str) -> TableMovedError:
+    """The error for rows that were deleted when their ranges were read."""
+    return TableMovedError(
+        f"{table} was restored to an earlier version since the columns were computed: rows that were deleted then are back, and "
+        'have no values. Nothing was committed. Redo the write with the configuration {"checkpoint": "restart"}.'
+    )
+
+
+def moved(values: pa.RecordBatch, runs: Sequence[tuple[int, int, int]]) -> pa.RecordBatch:
+    """The values whose rows are in one of the runs, at the places where those stand now.
+
+    :param values: with ``PLACE``.
+    :param runs: see ``Values``; none moves nothing.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    if not runs:
+        return values
+    starts, stops, now = np.array(runs, np.int64).T
+    places = values.column(PLACE).to_numpy(zero_copy_only=False).astype(np.int64)
+    run = np.searchsorted(starts, places, side="right") - 1
+    kept = (run >= 0) & (places < stops[run])
+    there = pa.array((places - starts[run] + now[run])[kept], pa.uint32())
+    rows = values.filter(pa.array(kept))
+    return rows.set_column(rows.schema.get_field_index(PLACE), rows.schema.field(PLACE), there)
 
 
 def spread(values: Iterable[pa.RecordBatch], rows: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

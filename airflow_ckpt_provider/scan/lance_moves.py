@@ -1,0 +1,264 @@
+"""Where rows went when others compacted a dataset, so that what was computed of them is not computed again.
+
+A compaction says which fragments it read and which it wrote: the live rows of the old ones stand in the new ones, in their order.
+Followed from version to version, each row of a new fragment is a row of a range that was read before, or of nobody. Whatever
+cannot be followed, because a version was cleaned up or Lance cannot hand over its transaction, is of nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from airflow_ckpt_provider.checkpoint.documents import READ
+from airflow_ckpt_provider.scan.lance_rows import Rows, content_of, facts_of, fields_of, live_fragments, live_places, range_splits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from lance import LanceDataset
+
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan, Split
+
+_log = logging.getLogger(__name__)
+
+#: Pieces that a plan holds of one fragment; where deletes have made more of it, its rows are of nobody.
+_MOST_PIECES = 20_000
+
+#: Operations after which every fragment that is still there holds the same rows and columns.
+_HARMLESS = frozenset({"Append", "Delete", "CreateIndex", "UpdateConfig"})
+
+#: Entry in the inputs of a plan: the pieces of fragments that were compacted, by what they are; see ``content_of``.
+MOVED = "moved"
+
+
+class Piece(NamedTuple):
+    """Rows of a fragment that follow each other, and where they stood when they were read.
+
+    :param split: the split that has read them; empty if none has.
+    :param start: their places then, up to ``stop``.
+    """
+
+    split: str
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+
+class Ranges(NamedTuple):
+    """What a plan reads.
+
+    :param splits: that cover all rows of the dataset, here or where they stood before.
+    :param moved: pieces of the fragments that hold rows from elsewhere, by what they are.
+    """
+
+    splits: tuple[Split, ...]
+    moved: dict[str, list[Piece]]
+
+    def inputs(self, plan: Plan, dataset: LanceDataset) -> JsonObject:
+        """Inputs of the plan that comes after this one."""
+        said = {name: value for name, value in plan.inputs.items() if name != MOVED} | facts_of(dataset)
+        return said | {MOVED: msgspec.to_builtins(self.moved)} if self.moved else said
+
+
+def ranges_of(
+    dataset: LanceDataset, columns: Sequence[str], rows_per_split: int, plan: Plan, is_staged: Callable[[str], bool]
+) -> Ranges:
+    """What is to be read on the dataset as it is now, after a plan: what is staged is not read again, wherever it stands now.
+
+    :param columns: top-level columns that are read.
+    """
+    fields = fields_of(dataset.lance_schema, columns)
+    before = {split.id: split for split in plan.splits if split.task == READ}
+    known = moved_in(plan)
+    of_plan = {Rows.from_json(split.read).of for split in before.values()}
+    there = {content_of(one, fields): one for one in live_fragments(dataset)}
+    strange = there.keys() - of_plan - known.keys()
+    if strange and plan.base is not None:
+        followed = _followed(dataset, plan, fields, known, before, is_staged)
+        known |= {of: pieces for of, pieces in followed.items() if of in strange}
+    moved = {of: known[of] for of in there if of in known}
+    splits: dict[str, Split] = {}
+    for of, fragment in there.items():
+        runs = list(_unread(moved[of])) if of in moved else [(0, fragment.physical_rows)]
+        for split in range_splits(dataset, fragment, fields, runs, rows_per_split):
+            # What is not staged is read as it is now: without rows that are deleted, at a version that is there.
+            splits[split.id] = before[split.id] if split.id in before and is_staged(split.id) else split
+        splits |= {piece.split: before[piece.split] for piece in moved.get(of, ()) if piece.split}
+    return Ranges(tuple(splits.values()), moved)
+
+
+def moved_in(plan: Plan) -> dict[str, list[Piece]]:
+    """What a plan says of fragments that were compacted."""
+    return msgspec.convert(plan.inputs.get(MOVED, {}), dict[str, list[Piece]])
+
+
+def _followed(
+    dataset: LanceDataset, plan: Plan, fields: frozenset[int], known: Mapping[str, list[Piece]], before: Mapping[str, Split],
+    is_staged: Callable[[str], bool],
+) -> dict[str, list[Piece]]:  # fmt: skip
+    """The pieces of the fragments that came since a plan, as far as they can be told."""
+    base = plan.base or 0
+    read: dict[str, list[Rows]] = {}
+    ids = {Rows.from_json(split.read): split.id for split in before.values()}
+    for rows in sorted(ids, key=lambda rows: rows.start):
+        read.setdefault(rows.of, []).append(rows)
+    try:
+        there = live_fragments(dataset.checkout_version(base))
+    except (OSError, ValueError):
+        return {}
+    pieces: dict[int, Sequence[Piece]] = {}
+    for one in there:
+        of = content_of(one, fields)
+        staged = [Piece(ids[rows] if is_staged(ids[rows]) else "", rows.start, rows.stop) for rows in read.get(of, ())]
+        pieces[one.id] = _filled(known[of], staged) if of in known else staged
+    found = follow(dataset, base, pieces, fields)
+    return {content_of(one, fields): list(found[one.id]) for one in live_fragments(dataset) if one.id in found}
+
+
+def _filled(pieces: Sequence[Piece], staged: Iterable[Piece]) -> list[Piece]:
+    """The pieces of a fragment, with those of nobody that were read since."""
+    own = {piece.start: piece for piece in staged if piece.split}
+    found: list[Piece] = []
+    at = 0
+    for piece in pieces:
+        end = at + piece.rows
+        while not piece.split and at < end:
+            one = own.get(at)
+            stop = one.stop if one is not None else min([start for start in own if at < start < end], default=end)
+            _add(found, one if one is not None else Piece("", at, stop))
+            at = stop
+        if piece.split:
+            _add(found, piece)
+        at = end
+    return found
+
+
+def _unread(pieces: Sequence[Piece]) -> Iterator[tuple[int, int]]:
+    """Places of the rows that nobody has read."""
+    at = 0
+    for piece in pieces:
+        if not piece.split:
+            yield at, at + piece.rows
+        at += piece.rows
+
+
+def kept(pieces: Sequence[Piece], runs: Iterable[tuple[int, int]]) -> list[Piece]:
+    """Of the rows that the pieces are, one after the other, those with these numbers.
+
+    :param runs: from a number up to another, in their order.
+    """
+    found: list[Piece] = []
+    at = first = 0
+    for start, stop in runs:
+        while at < len(pieces) and first < stop:
+            piece = pieces[at]
+            low, high = max(start, first), min(stop, first + piece.rows)
+            if low < high:
+                _add(found, Piece(piece.split, piece.start + low - first, piece.start + high - first))
+            if first + piece.rows > stop:
+                break
+            first += piece.rows
+            at += 1
+    return found
+
+
+def dealt(pieces: Sequence[Piece], sizes: Iterable[int]) -> Iterator[list[Piece]]:
+    """The pieces, so many rows at a time."""
+    done = 0
+    for size in sizes:
+        yield kept(pieces, [(done, done + size)])
+        done += size
+
+
+def _add(pieces: list[Piece], piece: Piece) -> None:
+    if pieces and pieces[-1].split == piece.split and pieces[-1].stop == piece.start:
+        pieces[-1] = pieces[-1]._replace(stop=piece.stop)
+    else:
+        pieces.append(piece)
+
+
+def follow(
+    dataset: LanceDataset, base: int, pieces: Mapping[int, Sequence[Piece]], fields: frozenset[int]
+) -> dict[int, Sequence[Piece]]:
+    """The pieces of the fragments that the dataset has now, by their ids; without those that cannot be told.
+
+    :param base: the version that ``pieces`` are of.
+    :param fields: ids of the columns that were read.
+    """
+    found = dict(pieces)
+    try:
+        for version in range(base + 1, dataset.version + 1):
+            _step(dataset, version, found, fields)
+    except (OSError, ValueError) as error:
+        _log.info(
+            "What others did to %s between its versions %s and %s cannot be told: %s", dataset.uri, base, dataset.version, error
+        )
+        return {}
+    return found
+
+
+def _step(dataset: LanceDataset, version: int, found: dict[int, Sequence[Piece]], fields: frozenset[int]) -> None:
+    """From the version before to this one."""
+    operation = operation_of(dataset, version)
+    name = type(operation).__name__
+    if name in _HARMLESS:
+        return
+    before, after = (_fragments(dataset, number) for number in (version - 1, version))
+    if name == "Rewrite":
+        for group in operation.groups:
+            _move(dataset.checkout_version(version - 1), group, found)
+        return
+    for one in list(found):
+        if one not in after or one not in before or content_of(before[one], fields) != content_of(after[one], fields):
+            del found[one]
+
+
+def _move(before: LanceDataset, group: Any, found: dict[int, Sequence[Piece]]) -> None:  # noqa: ANN401 - a RewriteGroup
+    """What was in the old fragments of a compaction is in the new ones."""
+    moved: list[Piece] = []
+    for old in group.old_fragments:
+        pieces = found.pop(old.id, None) or [Piece("", 0, old.physical_rows)]
+        for piece in kept(pieces, _live(before.get_fragment(old.id), old.physical_rows)):
+            _add(moved, piece)
+    if sum(piece.rows for piece in moved) != sum(new.physical_rows for new in group.new_fragments):
+        return
+    for new, pieces in zip(group.new_fragments, dealt(moved, [new.physical_rows for new in group.new_fragments]), strict=True):
+        if len(pieces) <= _MOST_PIECES and any(piece.split for piece in pieces):
+            found[new.id] = pieces
+
+
+def _live(fragment: Any, rows: int) -> list[tuple[int, int]]:  # noqa: ANN401 - a LanceFragment
+    """Places of the rows that are not deleted, as runs."""
+    import numpy as np
+
+    if fragment.num_deletions == 0:
+        return [(0, rows)]
+    places = live_places(fragment).astype(np.int64)
+    if not len(places):
+        return []
+    ends = np.flatnonzero(np.diff(places) != 1)
+    starts = places[np.concatenate([[0], ends + 1])]
+    stops = places[np.concatenate([ends, [len(places) - 1]])] + 1
+    return list(zip(starts.tolist(), stops.tolist(), strict=True))
+
+
+def _fragments(dataset: LanceDataset, version: int) -> dict[int, Any]:
+    return {one.id: one for one in live_fragments(dataset.checkout_version(version))}
+
+
+def operation_of(dataset: LanceDataset, version: int) -> Any:  # noqa: ANN401 - an operation, or None
+    """What made a version; None if Lance cannot hand it over, as the compaction of a dataset with an index (pylance 14).
+
+    :raises OSError: if the version is gone.
+    """
+    try:
+        transaction = dataset.read_transaction(version)
+    except TypeError:
+        return None
+    return None if transaction is None else transaction.operation

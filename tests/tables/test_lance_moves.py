@@ -1,0 +1,196 @@
+"""Rows that others compact while columns are computed: what is staged of them is taken along, and no row gets another's value."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import lance
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.columns import computed, stage_columns, ten_times
+from support.lance_world import LanceWorld
+from support.world import rows
+
+from airflow_ckpt_provider.exceptions import TableMovedError
+from airflow_ckpt_provider.scan.lance_moves import Piece, dealt, kept
+from airflow_ckpt_provider.tables import groups
+
+ROWS = 60
+
+
+# -- pieces -------------------------------------------------------------------------------------------------------------------
+
+PIECES = st.lists(
+    st.builds(
+        lambda split, start, rows: Piece(split, start, start + rows),
+        st.sampled_from(["", "a", "b"]),
+        st.integers(0, 9),
+        st.integers(1, 5),
+    )
+)
+
+
+def places(pieces):
+    """Each row of the pieces, by itself."""
+    return [(piece.split, place) for piece in pieces for place in range(piece.start, piece.stop)]
+
+
+@given(PIECES, st.data())
+def test_the_rows_that_are_kept_are_those_of_the_runs(pieces, data):
+    listed = places(pieces)
+    numbers = sorted(data.draw(st.sets(st.integers(0, max(0, len(listed) - 1))))) if listed else []
+    runs = [(number, number + 1) for number in numbers]
+    joined = [(own[0], own[-1] + 1) for own in _runs(numbers)]
+    assert places(kept(pieces, runs)) == places(kept(pieces, joined)) == [listed[number] for number in numbers]
+
+
+def _runs(numbers):
+    grouped = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    return [[number for _, number in own] for _, own in grouped]
+
+
+@given(PIECES, st.data())
+def test_pieces_are_dealt_row_by_row(pieces, data):
+    listed = places(pieces)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(listed)))))
+    sizes = [stop - start for start, stop in itertools.pairwise([0, *cuts, len(listed)])]
+    hands = list(dealt(pieces, sizes))
+    assert [len(places(hand)) for hand in hands] == sizes
+    assert [row for hand in hands for row in places(hand)] == listed
+
+
+# -- datasets -----------------------------------------------------------------------------------------------------------------
+
+
+class Backfill:
+    """Columns that are computed while others work on the dataset."""
+
+    def __init__(self, root, *, stable=False):
+        self.world = LanceWorld(root)
+        lance.write_dataset(rows(0, ROWS), self.world.uri, max_rows_per_file=12, enable_stable_row_ids=stable)
+        self.seen = []
+        self.next_id, self.restored = 1000, False
+        stage_columns(self.world, function=self.compute, rows_per_split=5, splits=0)
+        # What tells the columns.
+        self.seen.clear()
+
+    def compute(self, batch):
+        self.seen += batch["id"].to_pylist()
+        return ten_times(batch)
+
+    def stage(self, splits=None):
+        return stage_columns(self.world, function=self.compute, rows_per_split=5, splits=splits)
+
+    # What others do.
+
+    def compact(self, rows):
+        self.world.dataset.optimize.compact_files(target_rows_per_fragment=rows, materialize_deletions_threshold=0.0)
+
+    def delete(self, numbers):
+        self.world.dataset.delete(f"id in ({', '.join(map(str, numbers))})")
+
+    def append(self, count):
+        self.world.foreign_append(self.next_id, count)
+        self.next_id += count
+
+    def update(self, number):
+        self.world.dataset.update({"kind": "'other'"}, where=f"id = {number}")
+
+    def add_column(self, number):
+        self.world.dataset.add_columns({f"more_{self.world.dataset.version}": f"id + {number}"})
+
+    def restore(self, back):
+        """To one of the last versions that are there."""
+        self.restored = True
+        there = sorted(one["version"] for one in self.world.dataset.versions())
+        lance.dataset(self.world.uri, version=there[-min(back + 1, len(there))]).restore()
+
+    def clean_up(self, keep):
+        self.world.dataset.cleanup_old_versions(older_than=None, retain_versions=keep)
+
+    def index(self, _):
+        self.world.dataset.create_scalar_index("id", "BTREE")
+
+    def finish(self):
+        """The columns, in one version, whatever the dataset is by now."""
+        changes = {}
+        for _ in range(3):
+            before = self.world.dataset.version
+            try:
+                attempt = stage_columns(self.world, function=self.compute, rows_per_split=5, **changes)
+                groups.commit([attempt.checkpoint], self.world.target())
+                break
+            except TableMovedError as moved:
+                if "restart" in str(moved):
+                    assert self.restored
+                    changes = {"restart_token": "now"}
+        assert self.world.dataset.version == before + 1
+        assert computed(self.world) == self.world.ids()
+
+
+IDS = st.integers(0, ROWS - 1)
+
+DONE_TO_IT = st.one_of(
+    st.tuples(st.just("stage"), st.integers(1, 8)),
+    st.tuples(st.just("compact"), st.sampled_from([10, 20, 30, 1000])),
+    st.tuples(st.just("compact"), st.sampled_from([10, 20, 30, 1000])),
+    st.tuples(st.just("delete"), st.lists(IDS, min_size=1, max_size=8)),
+    st.tuples(st.just("append"), st.integers(1, 15)),
+    st.tuples(st.just("update"), IDS),
+    st.tuples(st.just("add_column"), IDS),
+    st.tuples(st.just("restore"), st.integers(1, 3)),
+    st.tuples(st.just("clean_up"), st.integers(1, 3)),
+    st.tuples(st.just("index"), st.none()),
+)
+
+
+@settings(max_examples=int(os.environ.get("ROUNDS", "25")), deadline=None)
+@given(st.lists(DONE_TO_IT, min_size=2, max_size=10), st.booleans())
+def test_every_row_gets_its_own_values_after_any_history(tmp_path_factory, history, stable):
+    backfill = Backfill(tmp_path_factory.mktemp("moves"), stable=stable)
+    for do, what in history:
+        getattr(backfill, do)(what)
+    if not backfill.world.dataset.count_rows():
+        return
+    backfill.finish()
+
+
+HISTORIES = {
+    "once": [("stage", 7), ("compact", 1000)],
+    "beside deletes": [("delete", [0, 13, 14, 30]), ("stage", 9), ("delete", [1, 25]), ("compact", 1000)],
+    "into fragments of another size": [("stage", 9), ("compact", 20), ("append", 15), ("compact", 35)],
+    "again and again": [
+        ("stage", 4),
+        ("compact", 24),
+        ("stage", 3),
+        ("delete", [3, 40]),
+        ("compact", 40),
+        ("stage", 2),
+        ("compact", 1000),
+    ],
+    "with rows of others": [("append", 7), ("stage", 9), ("append", 9), ("compact", 1000)],
+    "beside new columns": [("stage", 8), ("add_column", 1), ("compact", 1000), ("add_column", 2)],
+    "when all is staged": [("stage", None), ("compact", 1000), ("delete", [5]), ("compact", 30)],
+}
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["", "stable row ids"])
+@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
+def test_no_value_is_computed_twice(tmp_path, history, stable):
+    backfill = Backfill(tmp_path, stable=stable)
+    for do, what in history:
+        getattr(backfill, do)(what)
+    backfill.finish()
+    assert len(set(backfill.seen)) == len(backfill.seen)
+
+
+def test_what_cannot_be_followed_is_computed_anew(tmp_path):
+    """Of a dataset with an index, Lance does not say what its compaction did."""
+    backfill = Backfill(tmp_path)
+    backfill.stage(9)
+    backfill.index(None)
+    backfill.compact(1000)
+    backfill.finish()
+    assert len(backfill.seen) > len(set(backfill.seen))
