@@ -82,10 +82,10 @@ class Replace(Write):
     def prepare(self, world):
         there = world.create_dataset()
         world.put_files(3, 3)
-        world.commit(world.stage())
-        there += world.foreign_append()
+        world.commit(world.stage(world.request(mode=self.mode)))
+        there = (there if self.kept else []) + world.foreign_append()
         (world.input / "2.parquet").unlink()
-        attempt = world.stage(world.request(on_rerun="replace"))
+        attempt = world.stage(world.request(mode=self.mode, on_rerun="replace"))
         assert attempt.checkpoint.header.generation == 2
         return attempt.checkpoint, IDS + there
 
@@ -118,10 +118,14 @@ class ReplaceAlone(Write):
 class Upsert(Write):
     """Half of the keys are there; so is a row that stays."""
 
+    def __init__(self, ids=(*IDS, 6), **parameters):
+        super().__init__("upsert")
+        self.ids, self.parameters = ids, {"upsert_keys": ["id"]} | parameters
+
     def prepare(self, world):
         world.create_dataset(start=3, count=4)
         world.put_files(2, 3)
-        return world.stage(world.request(mode="upsert", parameters={"upsert_keys": ["id"]})).checkpoint, [*IDS, 6]
+        return world.stage(world.request(mode="upsert", parameters=self.parameters)).checkpoint, list(self.ids)
 
 
 WRITES = {
@@ -131,8 +135,11 @@ WRITES = {
     "append to a dataset without rows": Write("append", before=0),
     "append to a dataset with stable row ids": Write("append", enable_stable_row_ids=True),
     "overwrite": Write("overwrite", kept=False),
-    "upsert": Upsert("upsert"),
+    "upsert": Upsert(),
+    "upsert that only inserts": Upsert(when_matched="ignore"),
+    "upsert that only updates": Upsert(ids=(3, 4, 5, 6), when_not_matched="ignore"),
     "append that replaces": Replace("append"),
+    "overwrite that replaces": Replace("overwrite", kept=False),
     "append that replaces all there is": ReplaceAlone("append"),
     "upsert that replaces": ReplaceUpsert("upsert"),
 }
@@ -168,13 +175,18 @@ def stage_keys(world, number):
 
 
 @pytest.mark.parametrize("gate", [START, SWAP])
-def test_eight_processes_that_add_the_same_columns_add_them_once(worlds, racers, gate):
+@pytest.mark.parametrize("again", [False, True], ids=["", "replacing them"])
+def test_eight_processes_that_add_the_same_columns_add_them_once(worlds, racers, gate, again):
     for world in worlds:
         ids = world.create_dataset(count=9, max_rows_per_file=4)
         checkpoint = stage_columns(world, rows_per_split=2).checkpoint
+        if again:
+            groups.commit([checkpoint], world.target())
+            checkpoint = stage_columns(world, rows_per_split=2, on_rerun="replace").checkpoint
         found = [one for (one,) in racers.race(world, [{"do": "land", "keys": [member(checkpoint)]}] * RACERS, gate)]
-        assert [version.number for version in world.own_versions()] == [2]
-        assert {version for version, _ in found} == {2}
+        landed = 3 if again else 2
+        assert [version.number for version in world.own_versions()] == list(range(2, landed + 1))
+        assert {version for version, _ in found} == {landed}
         assert [landed_now for _, landed_now in found].count(True) == 1
         assert computed(world) == world.ids() == ids
 
