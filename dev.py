@@ -75,11 +75,14 @@ def demo() -> None:
 
 
 def test(arguments: list[str]) -> None:
-    """Run all tests, a file on each of up to four cores, or those that the arguments select, as for pytest."""
+    """Run all tests, or those that the arguments select, as for pytest.
+
+    By files, on one process more than there are cores, up to four: many wait for a process of their own.
+    """
     setup()
     say("Running the tests")
-    cores = str(min(4, os.cpu_count() or 1))
-    run(BIN / "python", "-m", "pytest", *(arguments or ["-n", cores, "--dist", "loadfile"]))
+    processes = str(min(4, (os.cpu_count() or 1) + 1))
+    run(BIN / "python", "-m", "pytest", *(arguments or ["-n", processes, "--dist", "loadfile"]))
 
 
 def check() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 
 import pytest
 from crash.exactly_once import generations, owner_of
@@ -59,6 +61,22 @@ def test_killed_at_any_effect_and_run_again(lance_runs, tmp_path, effects):
         assert_added_once(world)
         written = {split for split in before for effect in again.effects if f"staged/{split}" in effect}
         assert not written, name
+
+
+def test_killed_at_any_moment_in_lances_own_commit_and_run_again(lance_runs, tmp_path, effects):
+    """What Lance does in there is not counted; the clock decides how far it gets."""
+    for number in range(8):
+        world = world_at(tmp_path / str(number))
+        run = lance_runs.run(world, do="columns", fatal=effects.index("before commit of the table") + 1, how=signal.SIGSTOP)
+        os.kill(run.pid, signal.SIGCONT)
+        time.sleep(number * 0.00015)
+        os.kill(run.pid, signal.SIGKILL)
+        lance_runs.resume(run)
+        assert run.signal == signal.SIGKILL or not run.error
+        landed = bool(world.own_versions())
+        (again,) = lance_runs.run(world, do="columns").result
+        assert again["landed_now"] is not landed
+        assert_added_once(world)
 
 
 def test_suspended_at_any_effect_while_another_attempt_does_it_all(lance_runs, tmp_path, effects):

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import lance
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from support.columns import columns_request, computed
 from support.lance_world import FOREIGN, LanceWorld, expected
 from support.world import rows
 
@@ -32,6 +34,9 @@ pytestmark = pytest.mark.crash
 
 IDS = list(range(12))
 
+#: What a dataset that is there takes.
+MODES = ["append", "overwrite", "upsert", "add_columns"]
+
 NOTHING_LEFT = timedelta(0)
 
 
@@ -42,6 +47,40 @@ def world(tmp_path):
     world.there = world.create_dataset()
     world.put_files(3, 4)
     return world
+
+
+class Scene:
+    """A world in which a mode has something to do: of the rows of others that are there, an upsert writes some again.
+
+    :param settings: of the dataset.
+    """
+
+    def __init__(self, root, mode, before=5, **settings):
+        self.mode, self.world = mode, LanceWorld(root)
+        self.world.there = [] if mode == "create" else self.world.create_dataset(count=before, **settings)
+        self.world.put_files(3, 4)
+        self.own = IDS
+        if mode == "upsert":
+            pq.write_table(rows(FOREIGN + 1, 3), self.world.input / "3.parquet")
+            self.own = [*IDS, FOREIGN + 1, FOREIGN + 2, FOREIGN + 3]
+
+    @property
+    def request(self):
+        if self.mode == "add_columns":
+            return columns_request(self.world)
+        return self.world.request(mode=self.mode, parameters={"upsert_keys": ["id"]} if self.mode == "upsert" else {})
+
+    def ids(self, kept=None):
+        """Of all rows that are to be there after it, if those of others that would have stayed are these."""
+        kept = self.world.there if kept is None else kept
+        return sorted({"overwrite": {*self.own}, "add_columns": {*kept}}.get(self.mode, {*self.own, *kept}))
+
+    def assert_landed_once(self, attempt, kept=None):
+        if self.mode != "add_columns":
+            assert_landed_once(self.world, attempt, self.ids(kept))
+            return
+        assert computed(self.world) == self.ids(kept)
+        assert_in_one_version(self.world, attempt)
 
 
 @pytest.fixture
@@ -55,16 +94,16 @@ def forget_the_record(world, attempt):
     (world.root / "store" / attempt.checkpoint.paths.commit).unlink()
 
 
-def landed_without_record(world, **changes):
-    attempt = world.stage(world.request(**changes))
+def landed_without_record(world, request=None):
+    attempt = world.stage(request)
     world.commit(attempt)
     forget_the_record(world, attempt)
     return attempt
 
 
-def bound_and_given_up(world, monkeypatch):
+def bound_and_given_up(world, monkeypatch, request=None):
     """A commit that was begun and never reached the dataset."""
-    attempt = world.stage()
+    attempt = world.stage(request)
     with monkeypatch.context() as patched:
         patched.setattr(once, "PATIENCE_S", 0.0)
         faults(patched, "fails_before")
@@ -85,6 +124,10 @@ def state_of(world):
 def assert_landed_once(world, attempt, ids):
     """In one version, beside what else is there, and in the record."""
     assert world.table_rows() == expected(*ids)
+    assert_in_one_version(world, attempt)
+
+
+def assert_in_one_version(world, attempt):
     world.dataset.validate()
     assert len(world.own_versions()) == 1
     assert attempt.checkpoint.committed().snapshot_id == world.own_versions()[0].number
@@ -104,13 +147,19 @@ def assert_refused(world, attempt, error, match):
 # -- history that was cleaned up ----------------------------------------------------------------------------------------------
 
 
-def test_a_landed_commit_whose_version_was_cleaned_up_is_not_repeated(world):
-    attempt = landed_without_record(world)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_landed_commit_whose_version_was_cleaned_up_is_not_repeated(tmp_path, mode):
+    scene = Scene(tmp_path, mode)
+    world = scene.world
+    attempt = landed_without_record(world, scene.request)
     world.foreign_append()
     clean_up(world)
-    assert_refused(world, attempt, HistoryExpiredError, r"'orders'.*orders\.lance.*Nothing was changed.*mark the task as success")
+    before = state_of(world)
+    said = r"'(orders|columns)'.*orders\.lance.*Nothing was changed.*mark the task as success"
+    assert_refused(world, attempt, HistoryExpiredError, said)
     with pytest.raises(HistoryExpiredError):
-        world.attempt()
+        world.stage(scene.request)
+    assert state_of(world) == before
 
 
 def test_a_recorded_commit_whose_version_was_cleaned_up_is_reported(world):
@@ -134,19 +183,22 @@ def test_a_landed_commit_is_found_if_only_versions_before_it_were_cleaned_up(wor
     assert (again.commit.snapshot_id, again.landed_now) == (4, False)
 
 
-def test_a_landed_commit_is_found_if_the_version_it_was_built_on_was_cleaned_up(world):
-    attempt = landed_without_record(world)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_landed_commit_is_found_if_the_version_it_was_built_on_was_cleaned_up(tmp_path, mode):
+    scene = Scene(tmp_path, mode)
+    world = scene.world
+    attempt = landed_without_record(world, scene.request)
     clean_up(world)
     assert [version.number for version in world.versions()] == [2]
     (again,) = world.commit(attempt)
     assert (again.commit.snapshot_id, again.landed_now) == (2, False)
-    assert_landed_once(world, attempt, IDS + world.there)
+    scene.assert_landed_once(attempt)
 
 
 def test_a_dataset_that_was_created_and_cleaned_up_is_not_created_again(tmp_path):
     world = LanceWorld(tmp_path)
     world.put_files(3, 4)
-    attempt = landed_without_record(world, mode="create")
+    attempt = landed_without_record(world, world.request(mode="create"))
     more = world.foreign_append()
     clean_up(world)
     assert_refused(world, attempt, HistoryExpiredError, "Nothing was changed")
@@ -162,8 +214,11 @@ def test_versions_that_were_cleaned_up_before_the_commit_was_begun_do_not_matter
     assert_landed_once(world, attempt, IDS + world.there + more)
 
 
-def test_a_commit_that_was_begun_and_never_landed_is_not_guessed_to_be_missing(world, monkeypatch):
-    attempt = bound_and_given_up(world, monkeypatch)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_commit_that_was_begun_and_never_landed_is_not_guessed_to_be_missing(tmp_path, monkeypatch, mode):
+    scene = Scene(tmp_path, mode)
+    world = scene.world
+    attempt = bound_and_given_up(world, monkeypatch, scene.request)
     world.foreign_append(FOREIGN + 100)
     world.foreign_append(FOREIGN + 200)
     clean_up(world)
@@ -353,31 +408,43 @@ def test_columns_that_are_added_after_the_write_was_begun_are_null_in_its_rows(t
 
 
 @pytest.mark.parametrize("before", [5, 0], ids=["beside rows", "without rows"])
-@pytest.mark.parametrize("change", (COLUMN_CHANGES | COLUMNS_ADDED).values(), ids=COLUMN_CHANGES | COLUMNS_ADDED)
-def test_columns_that_change_at_the_moment_of_the_commit_are_not_changed_back(tmp_path, monkeypatch, before, change):
+@pytest.mark.parametrize("mode", ["append", "overwrite", "upsert"])
+@pytest.mark.parametrize("change", COLUMN_CHANGES | COLUMNS_ADDED)
+def test_columns_that_change_at_the_moment_of_the_commit_are_not_changed_back(tmp_path, monkeypatch, before, mode, change):
     """Either the commit is refused, or it is rebased over the change and its rows are read by the new columns."""
-    world = LanceWorld(tmp_path)
-    there = world.create_dataset(count=before)
-    world.put_files(3, 4)
-    attempt = world.stage()
-    changed = []
+    scene = Scene(tmp_path, mode, before)
+    world = scene.world
+    attempt = world.stage(scene.request)
+    changed, there = [], []
 
     def work():
-        change(world.dataset)
+        (COLUMN_CHANGES | COLUMNS_ADDED)[change](world.dataset)
         changed.append(world.dataset.schema)
+        there.extend(world.table_rows())
 
     meanwhile(monkeypatch, work)
+    if (mode, before, change) == ("upsert", 5, "added"):
+        # Values of the new column are written into the fragments that were matched.
+        with pytest.raises(TableMovedError, match="Clear the task"):
+            world.commit(attempt)
+        assert world.own_versions() == []
+        attempt = world.stage(scene.request)
     try:
         world.commit(attempt)
     except SchemaMismatchError:
+        assert change in COLUMN_CHANGES
         assert world.own_versions() == []
     else:
         found = {row["id"]: row for row in world.table_rows()}
-        assert sorted(found) == sorted(IDS + there)
-        for row in expected(*IDS):
+        assert world.ids() == scene.ids()
+        for row in expected(*scene.own):
             assert all(found[row["id"]].get(name, value) == value for name, value in row.items())
+            assert found[row["id"]].get("more") is None
+        assert [row for row in there if row["id"] in found.keys() - {*scene.own}] == [
+            row for row in found.values() if row["id"] not in scene.own
+        ]
         if "worth" in world.dataset.schema.names:
-            assert [found[number]["worth"] for number in IDS] == [row["value"] for row in expected(*IDS)]
+            assert [found[number]["worth"] for number in scene.own] == [row["value"] for row in expected(*scene.own)]
     assert world.dataset.schema == changed[0]
     world.dataset.validate()
 
@@ -441,44 +508,89 @@ def restores(world):
 FOREIGN_WORK = [deletes_some, deletes_all, appends, compacts, updates, merges, overwrites, indexes, configures, restores]
 
 
+def is_in_memory(dataset):
+    """Whether it is none that anybody else sees."""
+    return str(getattr(dataset, "uri", dataset)).startswith("memory://")
+
+
 def meanwhile(monkeypatch, *works):
     """Let others do something when Lance is asked to commit: after our last look at the dataset."""
     waiting, commit = list(works), lance.LanceDataset.commit
 
     def interrupted(*args, **settings):
-        if waiting:
+        if waiting and not is_in_memory(args[0]):
             waiting.pop(0)()
         return commit(*args, **settings)
 
     monkeypatch.setattr(lance.LanceDataset, "commit", staticmethod(interrupted))
 
 
+AFTER_THE_STAGE, AT_THE_COMMIT = "after the stage", "at the moment of the commit"
+
+
+def disturbed(monkeypatch, scene, work, when):
+    """Let others do this work then; their rows that stay, known when it is done."""
+    if when == AFTER_THE_STAGE:
+        return work(scene.world)
+    kept = []
+    meanwhile(monkeypatch, lambda: kept.extend(work(scene.world)))
+    return kept
+
+
 @pytest.mark.parametrize("stable", [False, True], ids=["", "stable row ids"])
 @pytest.mark.parametrize("work", FOREIGN_WORK)
-@pytest.mark.parametrize("when", ["after the stage", "at the moment of the commit"])
-def test_what_others_do_to_rows_and_what_is_committed_are_both_there(tmp_path, monkeypatch, work, when, stable):
-    world = LanceWorld(tmp_path)
-    world.there = world.create_dataset(enable_stable_row_ids=stable)
-    world.put_files(3, 4)
-    attempt = world.stage()
-    kept = []
-    if when == "after the stage":
-        kept = work(world)
-    else:
-        meanwhile(monkeypatch, lambda: kept.extend(work(world)))
+@pytest.mark.parametrize("when", [AFTER_THE_STAGE, AT_THE_COMMIT])
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_what_others_do_to_rows_hinders_no_append_and_no_overwrite(tmp_path, monkeypatch, mode, work, when, stable):
+    """What they have stays beside what is appended, and is replaced by an overwrite."""
+    scene = Scene(tmp_path, mode, enable_stable_row_ids=stable)
+    world = scene.world
+    attempt = world.stage(scene.request)
+    kept = disturbed(monkeypatch, scene, work, when)
     (landed,) = world.commit(attempt)
     assert landed.landed_now
-    assert_landed_once(world, attempt, IDS + kept)
-    assert len(set(row_ids(world).values())) == len(IDS + kept)
+    assert world.own_versions()[0].number == world.dataset.version > 2
+    scene.assert_landed_once(attempt, kept)
+    assert len(set(row_ids(world).values())) == len(scene.ids(kept))
 
 
-@pytest.mark.parametrize("work", FOREIGN_WORK)
-def test_an_overwrite_replaces_what_others_did_meanwhile(world, monkeypatch, work):
-    attempt = world.stage(world.request(mode="overwrite"))
-    meanwhile(monkeypatch, lambda: work(world))
-    world.commit(attempt)
-    assert_landed_once(world, attempt, IDS)
-    assert world.own_versions()[0].number > 2
+#: What leaves rows where they were when they were matched; or, if values were computed for them, also what takes rows away.
+LEAVES_ROWS = {"upsert": [indexes, configures, restores], "add_columns": [indexes, configures, restores, deletes_some, deletes_all]}
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["", "stable row ids"])
+@pytest.mark.parametrize("work", [work for work in FOREIGN_WORK if work is not appends])
+@pytest.mark.parametrize("when", [AFTER_THE_STAGE, AT_THE_COMMIT])
+@pytest.mark.parametrize("mode", LEAVES_ROWS)
+def test_what_others_do_to_rows_that_were_read_is_kept_and_read_by_a_cleared_stage(tmp_path, monkeypatch, mode, work, when, stable):
+    scene = Scene(tmp_path, mode, enable_stable_row_ids=stable)
+    attempt = scene.world.stage(scene.request)
+    kept = disturbed(monkeypatch, scene, work, when)
+    lands_after(scene, attempt, kept, refused=work not in LEAVES_ROWS[mode])
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["", "stable row ids"])
+@pytest.mark.parametrize("when", [AFTER_THE_STAGE, AT_THE_COMMIT])
+def test_rows_that_others_append_are_matched_by_a_cleared_stage_before_an_upsert_lands(tmp_path, monkeypatch, when, stable):
+    scene = Scene(tmp_path, "upsert", enable_stable_row_ids=stable)
+    attempt = scene.world.stage(scene.request)
+    kept = disturbed(monkeypatch, scene, lambda world: world.there + world.foreign_append(2), when)
+    lands_after(scene, attempt, kept, refused=True)
+
+
+def lands_after(scene, attempt, kept, refused):
+    """It lands beside these rows of others, if refused only after its stage was cleared."""
+    world = scene.world
+    if refused:
+        with pytest.raises(TableMovedError, match="Clear the task"):
+            world.commit(attempt)
+        assert world.own_versions() == []
+        assert world.ids() == sorted(kept)
+        attempt = world.stage(scene.request)
+    (landed,) = world.commit(attempt)
+    assert landed.landed_now
+    scene.assert_landed_once(attempt, kept)
+    assert len(set(row_ids(world).values())) == len(scene.ids(kept))
 
 
 def staged_to_replace(world):
@@ -600,6 +712,8 @@ class Faults:
         patched.setattr(lance.LanceDataset, "commit", staticmethod(self._answer))
 
     def _answer(self, *args, **settings):
+        if is_in_memory(args[0]):
+            return self._commit(*args, **settings)
         self.requests += 1
         fault = self._names.pop(0) if self._names else "none"
 
@@ -645,7 +759,7 @@ def faults(patched, *names):
     return Faults(patched, names)
 
 
-@pytest.mark.parametrize("mode", ["create", "append", "append without rows", "overwrite"])
+@pytest.mark.parametrize("mode", ["create", "append without rows", *MODES])
 @pytest.mark.parametrize(
     ("names", "requests"),
     [
@@ -660,15 +774,13 @@ def faults(patched, *names):
     ids=lambda value: ", ".join(value) if isinstance(value, list) else "",
 )
 def test_one_version_whatever_the_storage_answers(tmp_path, monkeypatch, mode, names, requests):
-    world = LanceWorld(tmp_path)
-    there = [] if mode == "create" else world.create_dataset(count=0 if mode == "append without rows" else 5)
-    world.put_files(3, 4)
-    attempt = world.stage(world.request(mode=mode.partition(" ")[0]))
+    scene = Scene(tmp_path, mode.partition(" ")[0], before=0 if mode == "append without rows" else 5)
+    attempt = scene.world.stage(scene.request)
     faulty = faults(monkeypatch, *names)
-    world.commit(attempt)
+    scene.world.commit(attempt)
     faulty.apply_late_ones()
     assert faulty.requests == requests
-    assert_landed_once(world, attempt, IDS + ([] if mode == "overwrite" else there))
+    scene.assert_landed_once(attempt)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from crash import maintenance
+from crash.exactly_once import Midway, assert_only_missing_splits_were_written
 from modes.both import (
     ALL,
     BEFORE,
@@ -50,7 +51,7 @@ from airflow_ckpt_provider.exceptions import (
     TableMissingError,
     TableMovedError,
 )
-from airflow_ckpt_provider.sources import Files
+from airflow_ckpt_provider.sources import Files, IcebergTable, LanceDataset
 from airflow_ckpt_provider.spark.checks.check import parse_checks
 from airflow_ckpt_provider.spark.checks.run import CheckRun
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
@@ -661,16 +662,23 @@ def test_the_sensor_is_told_that_a_discarded_generation_never_lands(world, conne
 # -- from one format into the other ----------------------------------------------------------------------------------------
 
 
+def copy_request(table, into, **changes):
+    """For a copy of all that is in one world's table into another's."""
+    return into.request("copy", **({"source": table.as_source, "options": table.source_options} | changes))
+
+
 def copied(source, into, **changes):
     """Write all of one world's table into another's."""
-    request = into.request("copy", source=source.as_source, options=source.source_options, **changes)
-    into.commit(into.stage(request))
+    into.commit(into.stage(copy_request(source, into, **changes)))
+
+
+FORMATS = pytest.mark.parametrize(
+    "kinds", [(Lance, Iceberg), (Iceberg, Lance), (Lance, Lance)], ids=["to iceberg", "to lance", "lance to lance"]
+)
 
 
 @pytest.mark.parametrize("mode", ["create", "append", "overwrite"])
-@pytest.mark.parametrize(
-    "kinds", [(Lance, Iceberg), (Iceberg, Lance), (Lance, Lance)], ids=["to iceberg", "to lance", "lance to lance"]
-)
+@FORMATS
 def test_rows_go_from_one_format_into_the_other_and_back(tmp_path, kinds, mode):
     first, second, third = kinds[0](tmp_path / "1"), kinds[1](tmp_path / "2"), kinds[0](tmp_path / "3")
     first.make(range(50))
@@ -683,6 +691,55 @@ def test_rows_go_from_one_format_into_the_other_and_back(tmp_path, kinds, mode):
     left = of(BEFORE) if mode == "append" else []
     assert second.read() == of(range(60)) + left
     assert third.read() == sorted(of(range(60)) + left * 2, key=lambda row: row["id"])
+
+
+def small_splits(world):
+    """All of a world's table, a split for each of its files."""
+    if isinstance(world, Iceberg):
+        return IcebergTable("shop.orders", max_split_bytes=1)
+    return LanceDataset(world.uri, max_split_bytes=1)
+
+
+class Read:
+    """A transform that notes the ids that came to it."""
+
+    def __init__(self):
+        self.ids = []
+
+    def __call__(self, batch):
+        self.ids += batch["id"].to_pylist()
+        return batch
+
+
+@pytest.mark.parametrize("more", [{"mode": "create"}, {}, UPSERT], ids=["create", "append", "upsert"])
+@pytest.mark.parametrize("splits", [1, 2])
+@FORMATS
+def test_a_copy_that_stopped_on_the_way_goes_on_with_what_is_missing(tmp_path, kinds, splits, more):
+    """Also if what it reads was rewritten in between."""
+    first, second = kinds[0](tmp_path / "1"), kinds[1](tmp_path / "2")
+    first.make(range(20))
+    for start in (20, 40):
+        first.add(range(start, start + 20))
+    creates = more.get("mode") == "create"
+    if not creates:
+        second.make()
+    read = Read()
+    request = copy_request(first, second, source=small_splits(first), transform=read, **more)
+    second.stage(request, splits=splits)
+    before, files = Midway.of(second, "copy"), {path: stat(path) for path in second.files_on_disk()}
+    assert len(before.published) == splits
+    first.compact()
+    first.add(FOREIGN)
+    read.ids.clear()
+    again = second.stage(request)
+    assert len(read.ids) == 20 * (3 - splits)
+    assert_only_missing_splits_were_written(second, before, "copy")
+    assert {path: stat(path) for path in files} == files
+    if more is not UPSERT:
+        assert again.recovered(again.checkpoint.sealed()) == splits
+    second.commit(again)
+    assert second.read() == of(range(60), *([] if creates else [BEFORE]))
+    assert second.commits() == (1 if creates else COMMITS_BEFORE + 1)
 
 
 def test_vectors_and_nested_rows_go_into_iceberg_as_lists_and_come_back_as_vectors(tmp_path):

@@ -67,19 +67,91 @@ def test_several_upserts_in_a_row_and_deletes_in_between_are_those_of_a_dictiona
     assert len(place.rows()) == len(place.notes())
 
 
+def parts_of_indexes(place):
+    """By the name of each index, what it is stored in."""
+    return {index.name: {part.uuid for part in index.segments} for index in place.dataset().describe_indices()}
+
+
+def covered(place):
+    """By the name of each index, how many rows it covers, and how many it does not."""
+    dataset = place.dataset()
+    found = {index.name: dataset.stats.index_stats(index.name) for index in dataset.describe_indices()}
+    return {name: (stats["num_indexed_rows"], stats["num_unindexed_rows"]) for name, stats in found.items()}
+
+
+def documents(ids, note, height):
+    """Each with a word and a vector of its own."""
+    ids = list(ids)
+    words, vectors = [f"{note}{n} common" for n in ids], [[n, height] for n in ids]
+    return pa.table({"id": ids, "text": words, "vector": pa.array(vectors, pa.list_(pa.float32(), 2))})
+
+
+def nearest(place, number, height):
+    """The id that the vector index finds, and the square of its distance."""
+    query = {"column": "vector", "q": [float(number), float(height)], "k": 1, "nprobes": 2}
+    scanner = place.dataset().scanner(columns=["id", "_distance"], nearest=query)
+    assert "ANNSubIndex" in scanner.explain_plan()
+    (row,) = scanner.to_table().to_pylist()
+    return row["id"], row["_distance"]
+
+
+def matches(place, word):
+    """The ids that the full-text index finds."""
+    scanner = place.dataset().scanner(columns=["id", "_score"], full_text_query=word)
+    assert "MatchQuery" in scanner.explain_plan()
+    return sorted(scanner.to_table()["id"].to_pylist())
+
+
 @pytest.mark.parametrize("stable", [False, True], ids=["row addresses", "stable row ids"])
 def test_an_index_stays_valid_and_is_not_built_again(place, stable):
     place.begin(people(range(100), "old"), enable_stable_row_ids=stable)
     place.dataset().create_scalar_index("id", "BTREE")
+    parts = parts_of_indexes(place)
     place.upsert("first", [people([*range(10), 500], "new")])
+    assert parts_of_indexes(place) == parts
+    assert covered(place) == {"id_idx": (90, 11)}
     dataset = place.dataset()
     for number, note in ((3, "new"), (50, "old"), (500, "new")):
         assert dataset.to_table(filter=f"id = {number}").column("note").to_pylist() == [note]
-    assert dataset.stats.index_stats("id_idx")["num_unindexed_rows"] > 0
     dataset.optimize.optimize_indices()
+    assert covered(place) == {"id_idx": (101, 0)}
     dataset = place.dataset()
     assert dataset.to_table(filter="id = 3").column("note").to_pylist() == ["new"]
     dataset.validate()
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["row addresses", "stable row ids"])
+def test_indexes_of_vectors_and_of_text_answer_rightly_after_an_append_and_an_upsert_and_are_not_built_again(place, stable):
+    place.begin(documents(range(200), "old", height=0), rows_per_file=100, enable_stable_row_ids=stable)
+    place.dataset().create_index("vector", index_type="IVF_FLAT", num_partitions=2)
+    place.dataset().create_scalar_index("text", "INVERTED")
+    parts = parts_of_indexes(place)
+    place.upsert("more", [documents(range(300, 303), "more", height=0)], mode="append", parameters={})
+    assert parts_of_indexes(place) == parts
+    assert covered(place) == dict.fromkeys(parts, (200, 3))
+    assert [nearest(place, number, 0) for number in (3, 199, 301)] == [(3, 0), (199, 0), (301, 0)]
+    assert [matches(place, word) for word in ("old3", "old199", "more301")] == [[3], [199], [301]]
+    place.upsert("first", [documents([*range(10), 400], "new", height=50)])
+    assert parts_of_indexes(place) == parts
+    assert covered(place) == dict.fromkeys(parts, (190, 14))
+    for _ in range(2):
+        assert [nearest(place, number, 50) for number in (3, 400)] == [(3, 0), (400, 0)]
+        # No vector of a row that was replaced is found: of those that stay, that of row 10 is nearest to where row 3 was.
+        assert [nearest(place, number, 0) for number in (3, 50, 301)] == [(10, 49), (50, 0), (301, 0)]
+        assert [matches(place, word) for word in ("old3", "new3", "old50", "more301", "new400")] == [[], [3], [50], [301], [400]]
+        assert matches(place, "common") == [*range(200), 300, 301, 302, 400]
+        place.dataset().optimize.optimize_indices()
+        assert covered(place) == dict.fromkeys(parts, (204, 0))
+    place.dataset().validate()
+
+
+def test_an_overwrite_drops_the_indexes_with_the_rows(place):
+    place.begin(documents(range(20), "old", height=0))
+    place.dataset().create_scalar_index("text", "INVERTED")
+    place.upsert("all", [documents(range(3), "new", height=0)], mode="overwrite", parameters={})
+    assert place.dataset().describe_indices() == []
+    found = [place.dataset().to_table(filter=f"contains_tokens(text, '{word}')")["id"].to_pylist() for word in ("old2", "new2")]
+    assert found == [[], [2]]
 
 
 def test_keys_of_several_columns_with_nulls(place):
