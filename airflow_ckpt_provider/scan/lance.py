@@ -69,6 +69,23 @@ def made_at(dataset: LanceDataset) -> datetime:
     return made.astimezone(UTC)  # type: ignore[no-any-return]
 
 
+def transaction_of(dataset: LanceDataset, version: int) -> Any:  # noqa: ANN401 - a lance.Transaction, or None for a version without one
+    """The transaction that made a version.
+
+    :raises OSError: if the version is gone.
+    """
+    from lance import LanceOperation
+
+    try:
+        return dataset.read_transaction(version)
+    except TypeError as error:
+        if "RewrittenIndex" not in str(error):
+            raise
+        # Of a compaction that took an index with it, pylance 14 hands over less than its own class asks for.
+        LanceOperation.RewrittenIndex.__init__.__defaults__ = (None, None, None)
+        return dataset.read_transaction(version)
+
+
 def bytes_of(fragment: Any) -> int:  # noqa: ANN401 - a FragmentMetadata
     """Size of a fragment's files, about."""
     known = sum(file.file_size_bytes or 0 for file in fragment.files)

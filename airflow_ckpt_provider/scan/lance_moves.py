@@ -2,7 +2,7 @@
 
 A compaction says which fragments it read and which it wrote: the live rows of the old ones stand in the new ones, in their order.
 Followed from version to version, each row of a new fragment is a row of a range that was read before, or of nobody. Whatever
-cannot be followed, because a version was cleaned up or Lance cannot hand over its transaction, is of nobody.
+cannot be followed, because a version was cleaned up, is of nobody.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import READ
+from airflow_ckpt_provider.scan.lance import transaction_of
 from airflow_ckpt_provider.scan.lance_rows import Rows, content_of, facts_of, fields_of, live_fragments, live_places, range_splits
 
 if TYPE_CHECKING:
@@ -205,7 +206,8 @@ def follow(
 
 def _step(dataset: LanceDataset, version: int, found: dict[int, Sequence[Piece]], fields: frozenset[int]) -> None:
     """From the version before to this one."""
-    operation = operation_of(dataset, version)
+    transaction = transaction_of(dataset, version)
+    operation: Any = None if transaction is None else transaction.operation
     name = type(operation).__name__
     if name in _HARMLESS:
         return
@@ -250,15 +252,3 @@ def _live(fragment: Any, rows: int) -> list[tuple[int, int]]:  # noqa: ANN401 - 
 
 def _fragments(dataset: LanceDataset, version: int) -> dict[int, Any]:
     return {one.id: one for one in live_fragments(dataset.checkout_version(version))}
-
-
-def operation_of(dataset: LanceDataset, version: int) -> Any:  # noqa: ANN401 - an operation, or None
-    """What made a version; None if Lance cannot hand it over, as the compaction of a dataset with an index (pylance 14).
-
-    :raises OSError: if the version is gone.
-    """
-    try:
-        transaction = dataset.read_transaction(version)
-    except TypeError:
-        return None
-    return None if transaction is None else transaction.operation

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import BindingMismatchError, HistoryExpiredError, RolledBackError, TableMissingError
-from airflow_ckpt_provider.scan.lance import made_at
+from airflow_ckpt_provider.scan.lance import made_at, transaction_of
 from airflow_ckpt_provider.tables.once import keys_of
 from airflow_ckpt_provider.tables.protocol import Landed
 from airflow_ckpt_provider.tables.summary import GROUP, IDENTITY
@@ -72,7 +72,7 @@ def _transactions(dataset: LanceDataset, begin: int, end: int, search: Search) -
     try:
         if begin == 0 and end > 0:
             # ``delta`` compares two versions, and there is none before the first.
-            found.append(dataset.read_transaction(1))
+            found.append(transaction_of(dataset, 1))
             begin = 1
         if end > begin:
             found += _between(dataset, begin, end)
@@ -91,26 +91,13 @@ def _between(dataset: LanceDataset, begin: int, end: int) -> list[Any]:
         return dataset.delta(begin_version=begin, end_version=end).list_transactions()
     except TypeError:
         # One that Lance cannot hand over takes the others with it.
-        return [_transaction(dataset, version) for version in range(begin + 1, end + 1)]
-
-
-def _transaction(dataset: LanceDataset, version: int) -> Any:  # noqa: ANN401 - a lance.Transaction, or None
-    """The transaction that made a version; None if it cannot be ours.
-
-    Lance 14 fails to hand over a compaction that took an index with it. None of ours is one.
-    """
-    try:
-        return dataset.read_transaction(version)
-    except TypeError as error:
-        if "RewrittenIndex" not in str(error):
-            raise
-        return None
+        return [transaction_of(dataset, version) for version in range(begin + 1, end + 1)]
 
 
 def operations_since(dataset: LanceDataset, version: int) -> list[str] | None:
     """What made the versions after one; None if that cannot be told of all."""
     try:
-        made = [_transaction(dataset, number) for number in range(version + 1, dataset.version + 1)]
+        made = [transaction_of(dataset, number) for number in range(version + 1, dataset.version + 1)]
     except (OSError, ValueError):
         return None
     return None if None in made else [type(one.operation).__name__ for one in made]
@@ -129,7 +116,7 @@ def _landed(dataset: LanceDataset, begin: int, end: int, search: Search) -> Land
     landed: int | None = None
     shows: dict[int, bool] = {}
     for version in range(begin + 1, end + 1):
-        transaction = _transaction(dataset, version)
+        transaction = transaction_of(dataset, version)
         if landed is None and _is_it(transaction, search.group_id):
             _require_ours(transaction, version, dataset, search)
             landed = version
