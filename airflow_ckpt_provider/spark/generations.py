@@ -10,6 +10,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
 from airflow_ckpt_provider.checkpoint.documents import Header, fingerprint
 from airflow_ckpt_provider.exceptions import BindingMismatchError, RestartRefusedError
 from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.tables.sealed import SealedCheckpoint
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import TableBinding
@@ -55,6 +56,7 @@ class Generations:
         if committed is not None and (restart or not changes or request.on_change == "restart"):
             self._require_replaceable(latest, wanted)
             groups.verify(latest, committed, self._table)
+            self._table.require_replaceable(SealedCheckpoint(latest))
             return self._create_after(latest, replaces=latest.header.generation)
         if changes and request.on_change == "restart":
             self._require_heir(latest)

@@ -157,6 +157,15 @@ class Table(Protocol):
         """
         ...
 
+    def require_replaceable(self, landed: Sealed) -> None:
+        """Check that what a commit has added is in the table as it was added, before a replacement of it is staged.
+
+        The commit of the replacement looks again.
+
+        :raises TableMovedError: if others have taken or changed it.
+        """
+        ...
+
     def evolve(self, rows: pa.Schema) -> list[str]:
         """Let the table's schema grow so that ``rows`` fit, in a commit of its own; nothing if they do.
 

@@ -350,10 +350,31 @@ def test_a_dataset_that_somebody_else_made_meanwhile_is_not_overwritten_by_creat
 )
 def test_rows_that_others_have_updated_since_are_not_doubled_by_a_replacement(world, mode, change):
     """Where an updated row stands by now, no file tells; so it is not told from a deleted one either."""
+    message = r"deleted or updated by others .* under another idempotence key"
     world.commit(world.stage(world.request(mode=mode)))
-    change(world.dataset)
     attempt = world.stage(world.request(mode=mode, on_rerun="replace"))
-    assert_refused(world, attempt, TableMovedError, r"deleted or updated by others .* under another idempotence key")
+    change(world.dataset)
+    assert_refused(world, attempt, TableMovedError, message)
+
+
+@pytest.mark.parametrize(
+    ("mode", "change"),
+    [
+        ("append", lambda dataset: dataset.optimize.compact_files()),
+        ("overwrite", lambda dataset: dataset.update({"kind": "'corrected'"}, where="id = 1")),
+        ("upsert", lambda dataset: dataset.optimize.compact_files()),
+    ],
+    ids=["append", "overwrite", "upsert"],
+)
+def test_a_replacement_that_cannot_be_committed_is_refused_before_it_is_staged(world, mode, change):
+    changes = {"mode": mode, "parameters": {"upsert_keys": ["id"]} if mode == "upsert" else {}}
+    world.commit(world.stage(world.request(**changes)))
+    change(world.dataset)
+    with pytest.raises(TableMovedError, match="under another idempotence key"):
+        world.stage(world.request(**changes, on_rerun="replace"))
+    again = world.stage(world.request(**changes))
+    assert again.commit is not None
+    assert again.checkpoint.header.generation == 1
 
 
 # -- other columns ------------------------------------------------------------------------------------------------------------

@@ -126,14 +126,28 @@ def test_expired_history_does_not_hinder(world, mode):
     assert_same_everywhere(world.table(), after(mode, FEWER, FOREIGN))
 
 
-def test_after_compaction_it_is_refused_with_what_to_do(world, mode):
-    world.commit(world.stage(mode.request(world)))
-    compact(world.table())
-    attempt = world.stage(mode.request(world, **CHANGED))
+def assert_refused(world, mode, message, *, change, staged):
+    """The replacement is refused when it is committed, or before anything is read; the key stays what it is then."""
+    attempt = world.stage(mode.request(world, **CHANGED)) if staged else None
+    change()
     before = world.table().metadata_location
-    with pytest.raises(TableMovedError, match=r"generation 1 .* under another idempotence key"):
-        world.commit(attempt)
+    with pytest.raises(TableMovedError, match=message):
+        world.commit(attempt or world.stage(mode.request(world, **CHANGED)))
     assert world.table().metadata_location == before
+    if attempt is None:
+        again = world.stage(mode.request(world))
+        assert again.commit is not None
+        assert again.checkpoint.header.generation == 1
+
+
+STAGED = pytest.mark.parametrize("staged", [False, True], ids=["before it is staged", "after it is staged"])
+
+
+@STAGED
+def test_after_compaction_it_is_refused_with_what_to_do(world, mode, staged):
+    world.commit(world.stage(mode.request(world)))
+    message = r"generation 1 .* under another idempotence key"
+    assert_refused(world, mode, message, change=lambda: compact(world.table()), staged=staged)
 
 
 def first_of(file):
@@ -157,20 +171,21 @@ def delete_by_value(table, file):
     delete_by_equality(table, "id", first_of(file)["id"], file.partition)
 
 
+@STAGED
 @pytest.mark.parametrize("delete", [delete_by_position, delete_by_value])
 @pytest.mark.parametrize("expired", [False, True], ids=["", "expired"])
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != UPSERT], ids=str)
-def test_rows_that_others_have_updated_since_are_not_doubled(world, mode, delete, expired):
+def test_rows_that_others_have_updated_since_are_not_doubled(world, mode, delete, expired, staged):
     """Where an updated row stands by now, no file tells; so it is not told from a deleted one either."""
     world.commit(world.stage(mode.request(world)))
-    delete(world.table(), last_added(world.table()))
-    if expired:
-        expire_all_but_the_head(world)
-    attempt = world.stage(mode.request(world, **CHANGED))
-    before = world.table().metadata_location
-    with pytest.raises(TableMovedError, match=r"deleted or updated by others .* under another idempotence key"):
-        world.commit(attempt)
-    assert world.table().metadata_location == before
+
+    def change():
+        delete(world.table(), last_added(world.table()))
+        if expired:
+            expire_all_but_the_head(world)
+
+    message = r"deleted or updated by others .* under another idempotence key"
+    assert_refused(world, mode, message, change=change, staged=staged)
 
 
 def test_rows_that_others_have_updated_are_found_by_their_keys(world):

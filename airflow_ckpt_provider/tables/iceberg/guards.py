@@ -8,6 +8,7 @@ import msgspec
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, TableMovedError
 from airflow_ckpt_provider.tables.iceberg.conflicts import changes_since, deletes_upon, touching
+from airflow_ckpt_provider.tables.iceberg.entries import DELETED, entries_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +33,24 @@ def require_whole(table: Table, header: Header, paths: frozenset[str]) -> None:
             f"Rows of those files were deleted or updated by others since, as in {delete}. To replace the files would double rows "
             "that were updated, and bring back rows that were deleted. Nothing was committed."
         )
+
+
+def require_there(table: Table, header: Header, paths: frozenset[str]) -> None:
+    """Refuse to replace files that are not in the table any more.
+
+    :raises TableMovedError: naming one.
+    """
+    from pyiceberg.manifest import ManifestContent
+
+    from airflow_ckpt_provider.tables.iceberg.commit import head_of
+
+    head = head_of(table.metadata, header.table.branch)
+    gone = set(paths)
+    for manifest in head.manifests(table.io) if head else ():
+        if gone and manifest.content == ManifestContent.DATA:
+            gone -= {entry.file["file_path"] for entry, _ in entries_of(table.io, manifest) if entry.status != DELETED}
+    if gone:
+        raise TableMovedError(f"{len(gone)} of {len(paths)} data files are not in the table any more, such as {min(gone)}.")
 
 
 def require_one_spec(table: Table, header: Header) -> None:

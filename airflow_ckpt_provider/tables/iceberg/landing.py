@@ -20,7 +20,13 @@ from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
 from airflow_ckpt_provider.tables.iceberg.avro import Entries
 from airflow_ckpt_provider.tables.iceberg.cover import Everything, Matching, Partitions, Paths, key_of
 from airflow_ckpt_provider.tables.iceberg.entries import FACTS
-from airflow_ckpt_provider.tables.iceberg.guards import require_one_spec, require_same_files, require_same_schema, require_whole
+from airflow_ckpt_provider.tables.iceberg.guards import (
+    require_one_spec,
+    require_same_files,
+    require_same_schema,
+    require_there,
+    require_whole,
+)
 from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
 from airflow_ckpt_provider.tables.iceberg.removal import classify
 from airflow_ckpt_provider.tables.iceberg.where import KeepingWriter, RowFilter
@@ -87,6 +93,13 @@ class Append:
         """What executors write the last round with."""
         del table, plans, staged
         return IcebergWriter(facts)
+
+    def require_replaceable(self, table: Table, landed: Sealed) -> None:
+        """Check that a replacement of what has landed could be committed now; see ``Table.require_replaceable``."""
+        files = frozenset(own_files(landed))
+        require_there(table, landed.header, files)
+        if files and not self.matches_rows:
+            require_whole(table, landed.header, files)
 
     def removals(self, table: Table, sealed: Sequence[Sealed]) -> list[Removal]:
         """What the commit removes from this base.

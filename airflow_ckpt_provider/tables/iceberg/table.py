@@ -78,6 +78,13 @@ class IcebergTarget(NamedTable):
         """Let the table's schema grow so that ``rows`` fit; see ``Table.evolve``."""
         return evolve(self.load, self.identifier, rows)
 
+    def require_replaceable(self, landed: Sealed) -> None:
+        """Check that what has landed is there as it was; see ``Table.require_replaceable``."""
+        try:
+            mode_of(landed.header.mode, landed.header.parameters).require_replaceable(self.load_bound(landed.header.table), landed)
+        except TableMovedError as error:
+            raise _not_replaceable(landed.header, error) from error
+
     def base(self, binding: TableBinding) -> Base:
         """The table as it is now; its history stands at its last sequence number."""
         table = self.load_bound(binding)
@@ -214,14 +221,10 @@ class IcebergTarget(NamedTable):
             load = functools.partial(self.load_bound, header.table)
             return commit_once(self.catalog, load, self.identifier, commit, check, base.table if base else None)
         except TableMovedError as error:
-            again = [one.header for one in sealed if own_files(one.replaced)]
+            again = [one.replaced.header for one in sealed if one.replaced is not None and own_files(one.replaced)]
             if not again:
                 raise
-            raise TableMovedError(
-                f"The key {again[0].key!r} is to replace the files that its generation {again[0].replaces} committed to "
-                f"{self.identifier}, and that cannot be done file by file: {error} If others have taken or changed those "
-                "files, another run of the stage does not bring them back: replace the rows under another idempotence key."
-            ) from error
+            raise _not_replaceable(again[0], error) from error
 
     def leftovers(
         self, header: Header, attempts: frozenset[str], landed: Sealed | None, commit: CommitRecord | None
@@ -260,6 +263,14 @@ class IcebergTarget(NamedTable):
         table = base.table if base else self.load_bound(binding)
         sizes = file_sizes(table.io, [file.path for file in files])
         require_found(files, sizes, self.identifier, _WHAT_DELETES)
+
+
+def _not_replaceable(landed: Header, error: TableMovedError) -> TableMovedError:
+    return TableMovedError(
+        f"The key {landed.key!r} is to replace the files that its generation {landed.generation} committed to "
+        f"{landed.table.identifier}, and that cannot be done file by file: {error} If others have taken or changed those files, "
+        "another run of the stage does not bring them back: replace the rows under another idempotence key."
+    )
 
 
 def _scan_files(one: Sealed) -> Iterator[ScanFile]:

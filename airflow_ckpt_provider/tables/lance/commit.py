@@ -176,9 +176,7 @@ def adding(dataset: LanceDataset, staged: Sequence[StagedFragments], removed: fr
     from lance import LanceOperation
 
     there = [fragment.metadata for fragment in dataset.get_fragments()]
-    gone = [one for one in there if any(file.path in removed for file in one.files)]
-    require_there(len(removed) - len(gone), dataset)
-    _require_whole(gone, dataset)
+    gone = replaceable(dataset, removed)
     new = metadata_of(staged)
     if not there:
         return Swap(LanceOperation.Merge(new, dataset.lance_schema, preserves_nullability=True), _REBASES, _rows_of(staged))
@@ -193,6 +191,18 @@ def adding(dataset: LanceDataset, staged: Sequence[StagedFragments], removed: fr
         _REBASES,
         _rows_of(staged),
     )
+
+
+def replaceable(dataset: LanceDataset, names: frozenset[str]) -> list[FragmentMetadata]:
+    """The fragments of these data files.
+
+    :raises TableMovedError: if the dataset does not have all of them as they were written.
+    """
+    there = (fragment.metadata for fragment in dataset.get_fragments() if names)
+    found = [one for one in there if any(file.path in names for file in one.files)]
+    require_there(len(names) - len(found), dataset)
+    _require_whole(found, dataset)
+    return found
 
 
 def overwriting(schema: pa.Schema, staged: Sequence[StagedFragments]) -> Swap:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, UnsupportedTableError
-from airflow_ckpt_provider.tables.lance.commit import adding, overwriting
+from airflow_ckpt_provider.tables.lance.commit import adding, overwriting, replaceable
 from airflow_ckpt_provider.tables.lance.schema import created_as, unwritable
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
 from airflow_ckpt_provider.tables.sealed import own_files
@@ -82,6 +82,11 @@ class Append:
         """What executors write the last round with."""
         del plans
         return LanceWriter(facts)
+
+    def require_replaceable(self, files: DatasetFiles, dataset: LanceDataset, landed: Sealed) -> None:
+        """Check that a replacement of what has landed could be committed now; see ``Table.require_replaceable``."""
+        del files
+        replaceable(dataset, names_of(own_files(landed)))
 
     def landed(self, one: Sealed) -> set[str]:
         """URIs of the files that a committed checkpoint has landed, or that its replacement would need."""

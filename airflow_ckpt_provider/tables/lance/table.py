@@ -74,6 +74,12 @@ class LanceTarget(NamedDataset):
         """Add the columns of ``rows`` that the dataset lacks; see ``Table.evolve``."""
         return evolve(self.load, self.identifier, rows)
 
+    def require_replaceable(self, landed: Sealed) -> None:
+        """Check that what has landed is there as it was; see ``Table.require_replaceable``."""
+        dataset = self.load_bound(landed.header.table)
+        if dataset is not None:
+            mode_of(landed.header.mode, landed.header.parameters).require_replaceable(self.files, dataset, landed)
+
     def base(self, binding: TableBinding) -> Base:
         """The dataset as it is now; its history stands at its version."""
         dataset = self.load_bound(binding)

@@ -89,6 +89,9 @@ class AddColumns(Append):
             )
         return msgspec.structs.replace(plan, inputs=plan.inputs | {"new": schema_to_json(columns)})
 
+    def require_replaceable(self, files: DatasetFiles, dataset: LanceDataset, landed: Sealed) -> None:
+        """Columns are replaced wherever their rows are by now."""
+
     def following(
         self, files: DatasetFiles, dataset: LanceDataset, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
     ) -> Plan | None:

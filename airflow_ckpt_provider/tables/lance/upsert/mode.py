@@ -73,6 +73,10 @@ class Upsert(UpsertParameters, Append):
         # What was read must not be sealed as if it was to land.
         return _with(plan, [*wanted.values(), *filters.values()], dataset.version, source, sidecars=tuple(sidecars.values()))
 
+    def require_replaceable(self, files: DatasetFiles, dataset: LanceDataset, landed: Sealed) -> None:
+        """Check that what was inserted is where it was written; rows of it may be deleted or updated since."""
+        Earlier.of(landed).require_there(files, dataset)
+
     def stands(
         self, files: DatasetFiles, dataset: LanceDataset, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
     ) -> bool:
