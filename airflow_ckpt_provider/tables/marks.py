@@ -16,7 +16,7 @@ from airflow_ckpt_provider.exceptions import TableMovedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan
     from airflow_ckpt_provider.tables.protocol import Sealed
 
 #: Prefix of the entries that say how far a task has read a source, increment by increment; followed by who reads what.
@@ -68,9 +68,17 @@ def place_of(mark: JsonObject | None) -> str:
     return "the beginning" if mark is None else f"snapshot {mark.get('snapshot_id')}"
 
 
+def has_mark(plan: Plan, *, replaces: bool) -> bool:
+    """Whether the commit of this plan sets a mark.
+
+    :param replaces: whether it is of a generation that replaces another.
+    """
+    return plan.inputs.get("mark") is not None and not replaces
+
+
 def marks_in(sealed: Sequence[Sealed]) -> Iterator[tuple[Sealed, Mark]]:
     """Marks of these plans; a generation that replaces another reads the same increment again and moves none."""
     for one in sealed:
         mark: Any = one.plan.inputs.get("mark")
-        if mark is not None and one.header.replaces is None:
+        if has_mark(one.plan, replaces=one.header.replaces is not None):
             yield one, Mark(str(one.plan.inputs["reading"]), mark["from"], mark["to"])

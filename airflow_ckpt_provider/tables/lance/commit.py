@@ -6,7 +6,7 @@ then has both of two racers land. So no commit here is one that Lance could reba
 - rows are added by an ``Update`` that also carries one fragment of the dataset, the one with the lowest id, unchanged. Two of
   those conflict, and a foreign append passes. A dataset without fragments has none to carry: there it is a ``Merge``;
 - an upsert, and the adding of columns, is a ``Merge`` of all fragments, which conflicts with whatever changes rows, a foreign
-  append included;
+  append included. One that keeps row ids is an ``Update`` that does, too: see ``updating``;
 - ``Overwrite`` is tried without retries, which makes it fail unless the version it was built on is still the last. So is
   whatever also says how far a source was read.
 
@@ -54,7 +54,7 @@ class Swap(NamedTuple):
 
 
 #: Rebases over foreign commits that do not conflict.
-_REBASES = 20
+REBASES = 20
 
 
 class Commit(NamedTuple):
@@ -163,7 +163,8 @@ def _verified(dataset: LanceDataset, commit: Commit, holds: Mapping[str, int]) -
     return Landed(dataset.version, made_at(dataset), landed_now=True)
 
 
-def _rows_of(staged: Sequence[StagedFragments]) -> dict[str, int]:
+def rows_of(staged: Sequence[StagedFragments]) -> dict[str, int]:
+    """Rows of the staged data files, by their names; see ``Swap.holds``."""
     return {fragment.name: fragment.rows for one in staged for fragment in one.fragments}
 
 
@@ -179,7 +180,7 @@ def adding(dataset: LanceDataset, staged: Sequence[StagedFragments], removed: fr
     gone = replaceable(dataset, removed)
     new = metadata_of(staged)
     if not there:
-        return Swap(LanceOperation.Merge(new, dataset.lance_schema, preserves_nullability=True), _REBASES, _rows_of(staged))
+        return Swap(LanceOperation.Merge(new, dataset.lance_schema, preserves_nullability=True), REBASES, rows_of(staged))
     lowest = min(there, key=lambda one: one.id)
     removed_ids = [one.id for one in gone]
     return Swap(
@@ -188,8 +189,8 @@ def adding(dataset: LanceDataset, staged: Sequence[StagedFragments], removed: fr
             updated_fragments=[] if lowest.id in removed_ids else [lowest],
             new_fragments=new,
         ),
-        _REBASES,
-        _rows_of(staged),
+        REBASES,
+        rows_of(staged),
     )
 
 
@@ -209,7 +210,7 @@ def overwriting(schema: pa.Schema, staged: Sequence[StagedFragments]) -> Swap:
     """Take the place of everything, or come into being."""
     from lance import LanceOperation
 
-    return Swap(LanceOperation.Overwrite(schema, metadata_of(staged)), 0, _rows_of(staged))
+    return Swap(LanceOperation.Overwrite(schema, metadata_of(staged)), 0, rows_of(staged))
 
 
 def merging(dataset: LanceDataset, staged: Sequence[StagedFragments], matched: Mapping[int, JsonObject]) -> Swap:
@@ -224,8 +225,8 @@ def merging(dataset: LanceDataset, staged: Sequence[StagedFragments], matched: M
     # Fragments without a row left are dropped by Lance.
     return Swap(
         LanceOperation.Merge(kept + metadata_of(staged), dataset.lance_schema, preserves_nullability=True),
-        _REBASES,
-        _rows_of(staged),
+        REBASES,
+        rows_of(staged),
     )
 
 
@@ -256,13 +257,13 @@ def widening(
             holds[name] = one.physical_rows
         one.files = kept
         fragments.append(one)
-    return Swap(LanceOperation.Merge(fragments, schema, preserves_nullability=True), _REBASES, holds)
+    return Swap(LanceOperation.Merge(fragments, schema, preserves_nullability=True), REBASES, holds)
 
 
 def carrying(dataset: LanceDataset, swap: Swap, schema: Any) -> Swap:  # noqa: ANN401 - a LanceSchema
     """The same change, and with it another schema, which differs in its metadata: lands only on the very version it was made for.
 
-    An ``Update`` cannot carry a schema, so it becomes the ``Merge`` of all fragments that it leaves.
+    An ``Update`` cannot carry a schema, so it becomes the ``Merge`` of all fragments that it leaves, as it leaves them.
     """
     from lance import LanceOperation
 
@@ -271,8 +272,9 @@ def carrying(dataset: LanceDataset, swap: Swap, schema: Any) -> Swap:  # noqa: A
         return swap._replace(operation=LanceOperation.Overwrite(schema, operation.fragments))
     if isinstance(operation, LanceOperation.Update):
         gone = set(operation.removed_fragment_ids)
+        updated = {one.id: one for one in operation.updated_fragments}
         there = (fragment.metadata for fragment in dataset.get_fragments())
-        fragments = [one for one in there if one.id not in gone] + list(operation.new_fragments)
+        fragments = [updated.get(one.id, one) for one in there if one.id not in gone] + list(operation.new_fragments)
     else:
         fragments = list(operation.fragments)
     return Swap(LanceOperation.Merge(fragments, schema, preserves_nullability=True), 0, swap.holds)

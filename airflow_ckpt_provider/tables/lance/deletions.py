@@ -55,11 +55,12 @@ def deletion_name(fragment: int, deletion_file: JsonObject) -> str:
     return f"{FOLDER}/{fragment}-{deletion_file['read_version']}-{deletion_file['id']}.{suffix}"
 
 
-def write_deletions(files: DatasetFiles, fragment: Any, version: int, offsets: Offsets, stem: str) -> tuple[JsonObject, StagedFile]:  # noqa: ANN401 - a FragmentMetadata
+def write_deletions(files: DatasetFiles, fragment: int, version: int, offsets: Offsets, stem: str) -> tuple[JsonObject, StagedFile]:
     """Write which rows of a fragment are deleted, those that were before included.
 
+    :param fragment: its id.
     :param version: the version that the rows were found in.
-    :returns: the fragment's description with the deletions, and the file.
+    :returns: what the fragment's description has to say of the deletions, and the file.
     """
     import pyarrow as pa
 
@@ -68,16 +69,19 @@ def write_deletions(files: DatasetFiles, fragment: Any, version: int, offsets: O
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
         writer.write_table(pa.table({"row_id": pa.array(offsets, pa.uint32())}, schema=schema))
-    described = fragment.to_json()
-    described["deletion_file"] = {
+    deletions: JsonObject = {
         "read_version": version,
         "id": number,
         "file_type": "array",
         "num_deleted_rows": len(offsets),
         "base_id": None,
     }
-    file = files.put(deletion_name(fragment.id, described["deletion_file"]), sink.getvalue().to_pybytes())
-    return described, file
+    return deletions, files.put(deletion_name(fragment, deletions), sink.getvalue().to_pybytes())
+
+
+def deletions_of(fragment: Any) -> JsonObject | None:  # noqa: ANN401 - a FragmentMetadata
+    """What a fragment's description says of its deletions; None if it has none. All of it as JSON may be large: it has row ids."""
+    return None if fragment.deletion_file is None else dict(fragment.deletion_file.asdict())
 
 
 def described(fragment: JsonObject) -> Any:  # noqa: ANN401 - a FragmentMetadata

@@ -16,7 +16,7 @@ from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.checkpoint.layout import attempt_of
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
 from airflow_ckpt_provider.tables.lance.deletions import FOLDER as DELETIONS
-from airflow_ckpt_provider.tables.lance.deletions import attempt_number, attempt_number_in, deletion_name
+from airflow_ckpt_provider.tables.lance.deletions import attempt_number, attempt_number_in, deletion_name, deletions_of
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER as SIDECARS
 
 if TYPE_CHECKING:
@@ -72,10 +72,11 @@ def delete(files: DatasetFiles, paths: Iterable[str]) -> None:
 def _referenced(files: DatasetFiles, dataset: LanceDataset) -> set[str]:
     found = set()
     for fragment in dataset.get_fragments():
-        described = fragment.metadata.to_json()
-        found |= {files.path(file["path"]) for file in described["files"]}
-        if described["deletion_file"] is not None:
-            found.add(f"{files.uri}/{deletion_name(described['id'], described['deletion_file'])}")
+        one = fragment.metadata
+        found |= {files.path(file.path) for file in one.files}
+        deletions = deletions_of(one)
+        if deletions is not None:
+            found.add(f"{files.uri}/{deletion_name(one.id, deletions)}")
     return found
 
 

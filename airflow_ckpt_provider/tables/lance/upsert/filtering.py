@@ -2,18 +2,22 @@
 
 Decision: a staged file has no number yet that a deletion file could be named by, so the rows that do not land cannot be marked as
 deleted as those of the dataset are. Only files of which some rows land and others do not are written again.
+
+Where updated rows keep their row ids, each of the source's files is split into those and the others in the same way: rows of one
+data file have ids that are kept, or get new ones.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_ckpt_provider.checkpoint.documents import Split, StagedFile
 from airflow_ckpt_provider.exceptions import RowCountError
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.scan import DataFile, FileScan
-from airflow_ckpt_provider.tables.lance.upsert.sidecar import matched_rows
+from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS, write_row_ids
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import NO_ID, kept_ids, matched_rows
 from airflow_ckpt_provider.tables.protocol import Written
 
 if TYPE_CHECKING:
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import Staged
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Staged
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
     from airflow_ckpt_provider.tables.lance.upsert.sidecar import Mask, Sidecar
@@ -31,8 +35,31 @@ if TYPE_CHECKING:
 FILTER = "filter"
 
 
-def filters_of(records: Sequence[Staged], sidecars: Mapping[str, Sidecar]) -> dict[str, Split]:
-    """A split for each file of the source, numbered as in ``Source.files``.
+class Landing(NamedTuple):
+    """Which rows of the source land.
+
+    :param update: whether those do whose key the dataset has.
+    :param insert: whether the others do.
+    :param keeps_ids: whether the former keep their row ids.
+    """
+
+    update: bool = True
+    insert: bool = True
+    keeps_ids: bool = False
+
+    @property
+    def as_staged(self) -> bool:
+        """Whether the source's files land as they are, whatever is found."""
+        return self.update and self.insert and not self.keeps_ids
+
+    @property
+    def halves(self) -> tuple[bool, ...]:
+        """Which splits a file of the source has: one for the rows that were found (True), one for the others, or both."""
+        return tuple(matched for matched, lands in ((True, self.update), (False, self.insert)) if lands)
+
+
+def filters_of(records: Sequence[Staged], sidecars: Mapping[str, Sidecar], landing: Landing) -> dict[str, Split]:
+    """A split, or two, for each file of the source, numbered as in ``Source.files``.
 
     Its id says which sidecars it depends on: matching a fragment again that has none of its keys leaves it as it is.
 
@@ -49,9 +76,11 @@ def filters_of(records: Sequence[Staged], sidecars: Mapping[str, Sidecar]) -> di
     common = _digest(to_all)
     found = []
     for number, one in enumerate(_one_by_one(records)):
-        split_id = f"{FILTER}{_digest([common, *near.get(number, ())])}x{number:06d}"
-        read = {"source": number, "fragments": one.to_json()}
-        found.append(Split(id=split_id, bytes=one.fragments[0].bytes, read=read, task=FILTER))
+        digest, read = _digest([common, *near.get(number, ())]), {"source": number, "fragments": one.to_json()}
+        for matched in landing.halves:
+            letter = "x" if not landing.keeps_ids else "m" if matched else "n"
+            own: JsonObject = read | {"matched": matched} if landing.keeps_ids else read
+            found.append(Split(id=f"{FILTER}{digest}{letter}{number:06d}", bytes=one.fragments[0].bytes, read=own, task=FILTER))
     return {split.id: split for split in found}
 
 
@@ -60,39 +89,57 @@ class Filter:
 
     :param writer: writes the rows that land.
     :param sidecars: of all fragments in which a key of the source was found.
-    :param matched: whether the rows that land are those with a key that the dataset has, or the others.
     """
 
-    def __init__(self, writer: LanceWriter, sidecars: Sequence[Sidecar], *, matched: bool) -> None:
+    def __init__(self, writer: LanceWriter, sidecars: Sequence[Sidecar], landing: Landing) -> None:
         self._writer = writer
         self._sidecars = sidecars
-        self._matched = matched
+        self._land = landing
 
     def work(self, split: Split, stem: str) -> Written:
         """One file of the source.
 
-        :returns: with the rows that land, and the file that holds them.
+        :returns: with the rows that land, and the file that holds them; their row ids, if they keep any, as ``scratch``.
         """
         staged = StagedFragments.from_json(split.read["fragments"])  # type: ignore[arg-type]
         (own,) = staged.fragments
-        files = self._writer.facts.files
-        found = matched_rows(files, self._sidecars, int(split.read["source"]), own.rows)  # type: ignore[call-overload]
-        lands = found if self._matched else ~found
+        files, number = self._writer.facts.files, int(split.read["source"])  # type: ignore[call-overload]
+        matched, keeps_ids = bool(split.read.get("matched", self._land.update)), "matched" in split.read
+        if keeps_ids:
+            ids = kept_ids(files, self._sidecars, number, own.rows)
+            found: Mask = ids != NO_ID
+        else:
+            found = matched_rows(files, self._sidecars, number, own.rows)
+        lands = found if matched else ~found
         rows = int(lands.sum())
-        counts = {
-            name: count for name, count in (("inserted", 0 if self._matched else rows), ("ignored", own.rows - rows)) if count
-        }
-        path = files.path(own.name)
-        # Rows that took the place of others are not the key's to remove if this generation is replaced; see ``replaced_files``.
-        replaces = (path,) if self._matched and rows else ()
+        counts = self._counts(rows, own.rows - rows)
         if not rows:
             return Written(0, 0, (), None, counts=counts)
+        written = self._written(staged, lands, rows, stem)
+        scratch: JsonObject | None = None
+        if keeps_ids and matched:
+            scratch = {ROW_IDS: write_row_ids(files, ids[lands], stem).to_json()}
+        # Rows that took the place of others are not the key's to remove if this generation is replaced; see ``own_files``.
+        return written._replace(replaces=(files.path(own.name),) if matched else (), counts=counts, scratch=scratch)
+
+    def _counts(self, landing: int, others: int) -> dict[str, int]:
+        if self._land.update and self._land.insert:
+            # Every row lands somewhere. How many are updated, the fragments say that they were in.
+            return {}
+        counts = {"inserted": 0 if self._land.update else landing, "ignored": others}
+        return {name: count for name, count in counts.items() if count}
+
+    def _written(self, staged: StagedFragments, lands: Mask, rows: int, stem: str) -> Written:
+        """A file with those of the rows that land: as it is, if all do."""
+        (own,) = staged.fragments
+        files = self._writer.facts.files
+        path = files.path(own.name)
         if rows == own.rows:
-            return Written(rows, own.bytes, (StagedFile(path, own.bytes),), staged.to_json(), replaces, counts)
+            return Written(rows, own.bytes, (StagedFile(path, own.bytes),), staged.to_json())
         written = self._writer.write(self._landing(files, own, lands), stem)
         if written.rows != rows:
             raise RowCountError(f"{rows} rows of {path} are to land, but {written.rows} were written (I2).")
-        return written._replace(replaces=replaces, counts=counts)
+        return written
 
     def _landing(self, files: DatasetFiles, own: StagedFragment, lands: Mask) -> Iterator[pa.RecordBatch]:
         """The rows that land."""

@@ -12,15 +12,19 @@ from airflow_ckpt_provider.exceptions import InvalidInputError, TableMovedError
 from airflow_ckpt_provider.tables.keys.parameters import CHOICES, UpsertParameters
 from airflow_ckpt_provider.tables.lance.commit import merging
 from airflow_ckpt_provider.tables.lance.modes import Append
+from airflow_ckpt_provider.tables.lance.updating import updating
 from airflow_ckpt_provider.tables.lance.upsert.earlier import EARLIER, Earlier
-from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER, filters_of
+from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER, Landing, filters_of
+from airflow_ckpt_provider.tables.lance.upsert.row_ids import row_ids_of
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import Sidecar, sidecars_of
 from airflow_ckpt_provider.tables.lance.upsert.source import Source, require_keys
 from airflow_ckpt_provider.tables.lance.upsert.writer import MATCH, UNIQUE, UpsertFacts, UpsertWriter, match_id
+from airflow_ckpt_provider.tables.marks import has_mark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    import pyarrow as pa
     from lance import LanceDataset
 
     from airflow_ckpt_provider.checkpoint.documents import Plan
@@ -31,8 +35,15 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.protocol import Sealed, StagedOf, Writer
 
 
+#: Input of plans that says that updated rows keep their row ids.
+_KEEPS_IDS = "keeps_row_ids"
+
+
 class Upsert(UpsertParameters, Append):
     """Rows with the keys of staged ones are replaced by those, and the other staged rows added.
+
+    Decision: rows keep their ids wherever a dataset has any that are stable, except where the commit also says how far a growing
+    source was read: that takes a ``Merge``, which takes no row ids.
 
     :param parameters: ``upsert_keys``, ``when_matched`` and ``when_not_matched``.
     """
@@ -53,6 +64,11 @@ class Upsert(UpsertParameters, Append):
         if dataset is not None:
             require_keys(dataset.schema, self._keys, dataset.uri)
 
+    def first(self, dataset: LanceDataset, plan: Plan, made: Callable[[], pa.Schema], replaced: Sealed | None) -> Plan:
+        """The source's plan, with whether rows keep their ids; see ``Table.first``."""
+        plan = super().first(dataset, plan, made, replaced)
+        return _keeping(plan, keeps_ids=self._keeps_ids(dataset, plan, replaced))
+
     def following(
         self, files: DatasetFiles, dataset: LanceDataset, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
     ) -> Plan | None:
@@ -61,13 +77,18 @@ class Upsert(UpsertParameters, Append):
         reads = _reads(plans)
         records = staged([split.id for split in reads])
         source, earlier = Source.of(records), Earlier.of(replaced)
-        wanted = _wanted(files, dataset, source, earlier)
+        landing = self._landing(keeps_ids=self._keeps_ids(dataset, plan, replaced))
+        wanted = _wanted(files, dataset, source, earlier, keeps_ids=landing.keeps_ids)
+        plan = _keeping(plan, keeps_ids=landing.keeps_ids)
         if _phase(plan, MATCH, UNIQUE) != wanted.keys():
             return _with(plan, [*reads, *wanted.values()], dataset.version, source, earlier=earlier.sidecars)
-        if self._all_land:
+        if landing.as_staged:
             return None
         sidecars = sidecars_of(staged(sorted(_phase(plan, MATCH))))
-        filters = filters_of(records, sidecars)
+        if landing.insert and landing.update and not sidecars:
+            # Nothing was found: all rows are new, and have no ids to keep.
+            return None
+        filters = filters_of(records, sidecars, landing)
         if _phase(plan, FILTER) == filters.keys():
             return None
         # What was read must not be sealed as if it was to land.
@@ -81,16 +102,16 @@ class Upsert(UpsertParameters, Append):
         self, files: DatasetFiles, dataset: LanceDataset, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
     ) -> bool:
         """Whether the fragments are those that are to be matched: the version that they were seen in may be gone."""
-        source = Source.of(staged([split.id for split in _reads(plans)]))
-        return _phase(plans[-1], MATCH, UNIQUE) == _wanted(files, dataset, source, Earlier.of(replaced)).keys()
+        source, keeps_ids = Source.of(staged([split.id for split in _reads(plans)])), self._keeps_ids(dataset, plans[-1], replaced)
+        wanted = _wanted(files, dataset, source, Earlier.of(replaced), keeps_ids=keeps_ids)
+        return _phase(plans[-1], MATCH, UNIQUE) == wanted.keys()
 
     def writer(self, facts: WriterFacts, plans: Sequence[Plan]) -> Writer:
         """What executors do the splits of all phases with."""
         plan = plans[-1]
         sidecars, earlier = (msgspec.convert(plan.inputs.get(name, ()), tuple[Sidecar, ...]) for name in ("sidecars", "earlier"))
-        upsert = UpsertFacts(
-            tuple(self._keys), plan.base, Source.of_plan(plan), self._update, self._insert, sidecars, earlier,
-        )  # fmt: skip
+        landing = self._landing(keeps_ids=_keeps(plan))
+        upsert = UpsertFacts(tuple(self._keys), plan.base, Source.of_plan(plan), landing, sidecars, earlier)
         return UpsertWriter(facts, upsert)
 
     def swap(
@@ -104,7 +125,8 @@ class Upsert(UpsertParameters, Append):
         if dataset is None:
             return super().swap(files, dataset, sealed, staged)
         if dataset.version != one.plan.base:
-            wanted = _wanted(files, dataset, Source.of_plan(one.plan), Earlier.of(one.replaced))
+            source, earlier = Source.of_plan(one.plan), Earlier.of(one.replaced)
+            wanted = _wanted(files, dataset, source, earlier, keeps_ids=_keeps(one.plan))
             changed = wanted.keys() ^ _phase(one.plan, MATCH, UNIQUE)
             if changed:
                 raise TableMovedError(
@@ -118,6 +140,9 @@ class Upsert(UpsertParameters, Append):
             if record.scratch is not None and "fragment" in record.scratch:
                 fragment: Any = record.scratch["fragment"]
                 matched[fragment["id"]] = fragment
+        if _keeps(one.plan):
+            deletions = {number: fragment["deletion_file"] for number, fragment in matched.items()}
+            return updating(dataset, staged, deletions, row_ids_of(files, one.staged))
         return merging(dataset, staged, matched)
 
     def landed(self, one: Sealed) -> set[str]:
@@ -125,12 +150,30 @@ class Upsert(UpsertParameters, Append):
         root = one.header.table.identifier
         return super().landed(one) | {f"{root}/{sidecar.name}" for sidecar in sidecars_of(one.staged).values()}
 
-    @property
-    def _all_land(self) -> bool:
-        return self._update and self._insert
+    def _landing(self, *, keeps_ids: bool) -> Landing:
+        return Landing(self._update, self._insert, keeps_ids)
+
+    def _keeps_ids(self, dataset: LanceDataset, plan: Plan, replaced: Sealed | None) -> bool:
+        """Whether rows of this dataset that are updated keep their row ids."""
+        return self._update and dataset.has_stable_row_ids and not has_mark(plan, replaces=replaced is not None)
 
 
-def _wanted(files: DatasetFiles, dataset: LanceDataset, source: Source | None, earlier: Earlier) -> dict[str, Split]:
+def _keeps(plan: Plan) -> bool:
+    """Whether a plan was made so that updated rows keep their row ids."""
+    return bool(plan.inputs.get(_KEEPS_IDS))
+
+
+def _keeping(plan: Plan, *, keeps_ids: bool) -> Plan:
+    """``plan``, which says so or not."""
+    if _keeps(plan) == keeps_ids:
+        return plan
+    inputs = {name: value for name, value in plan.inputs.items() if name != _KEEPS_IDS}
+    return msgspec.structs.replace(plan, inputs=inputs | ({_KEEPS_IDS: True} if keeps_ids else {}))
+
+
+def _wanted(
+    files: DatasetFiles, dataset: LanceDataset, source: Source | None, earlier: Earlier, *, keeps_ids: bool
+) -> dict[str, Split]:
     """A split for each fragment that has to be looked at, and for each bucket of keys.
 
     :raises TableMovedError: if rows that are to be replaced are not there as they were written.
@@ -138,17 +181,20 @@ def _wanted(files: DatasetFiles, dataset: LanceDataset, source: Source | None, e
     earlier.require_there(files, dataset)
     fragments = [one.metadata for one in dataset.get_fragments()]
     if source is None or not source.files:
-        return {split.id: split for split in (_match(one, earlier) for one in fragments if earlier.file_of(one) is not None)}
-    unique = [Split(id=f"{UNIQUE}{bucket:06d}", bytes=0, read={"bucket": bucket}, task=UNIQUE) for bucket in range(source.buckets)]
-    return {split.id: split for split in (*(_match(one, earlier) for one in fragments), *unique)}
+        fragments = [one for one in fragments if earlier.file_of(one) is not None]
+    wanted = [_match(one, earlier, keeps_ids=keeps_ids) for one in fragments]
+    if source is not None and source.files:
+        buckets = range(source.buckets)
+        wanted += [Split(id=f"{UNIQUE}{bucket:06d}", bytes=0, read={"bucket": bucket}, task=UNIQUE) for bucket in buckets]
+    return {split.id: split for split in wanted}
 
 
-def _match(fragment: Any, earlier: Earlier) -> Split:  # noqa: ANN401 - a FragmentMetadata
+def _match(fragment: Any, earlier: Earlier, *, keeps_ids: bool) -> Split:  # noqa: ANN401 - a FragmentMetadata
     """Matching one fragment."""
     size = sum(file.file_size_bytes or 0 for file in fragment.files)
     own = earlier.file_of(fragment)
     read = {"fragment": fragment.id} | ({} if own is None else {EARLIER: earlier.numbers[own]})
-    return Split(id=match_id(fragment), bytes=size, read=read, task=MATCH)
+    return Split(id=match_id(fragment, keeps_ids=keeps_ids), bytes=size, read=read, task=MATCH)
 
 
 def _reads(plans: Sequence[Plan]) -> list[Split]:

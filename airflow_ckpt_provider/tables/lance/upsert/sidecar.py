@@ -2,7 +2,8 @@
 
 What becomes of a row of the source may depend on that; and what is to be removed if the write is replaced does, even months later.
 So a sidecar is in a folder of its own, which Lance's clean-up of old versions does not look into. It is an Arrow file of row
-numbers; each of its batches is about one file of the source, and the file says which.
+numbers; each of its batches is about one file of the source, and the file says which. Where updated rows keep their row ids, the
+ids of the rows that were found are in a second column.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from airflow_ckpt_provider.checkpoint.location import StorageLocation
 from airflow_ckpt_provider.exceptions import StagedFileMissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     import numpy as np
     import numpy.typing as npt
+    import pyarrow as pa
     from obstore.store import ObjectStore
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, Staged
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
 
     Mask = npt.NDArray[np.bool_]
+    Ids = npt.NDArray[np.uint64]
 
 #: Folder of the sidecars, below the dataset's root.
 FOLDER = "_checkpoints"
@@ -38,8 +41,11 @@ _SOURCES = b"sources"
 #: Files of the source that a record names; if more are concerned, it names none, and the sidecar has to be looked into.
 _NAMED = 16
 
+#: Stands for no row id: the highest of their numbers, which Lance gives to no row.
+NO_ID = (1 << 64) - 1
+
 #: Sidecars that are read at the same time.
-_READS = 16
+READS = 16
 
 
 class Sidecar(Part, frozen=True, kw_only=True):
@@ -67,11 +73,12 @@ class Sidecar(Part, frozen=True, kw_only=True):
         return not self.sources or source in self.sources
 
 
-def write_sidecar(files: DatasetFiles, sources: Positions, rows: Positions, stem: str) -> Sidecar:
+def write_sidecar(files: DatasetFiles, sources: Positions, rows: Positions, stem: str, ids: Ids | None = None) -> Sidecar:
     """Write which rows of the source were found.
 
     :param sources: the number of its file, for each row.
     :param rows: its number in that file.
+    :param ids: the row id that it takes over, if it takes over any.
     """
     import numpy as np
     import pyarrow as pa
@@ -79,11 +86,14 @@ def write_sidecar(files: DatasetFiles, sources: Positions, rows: Positions, stem
     order = np.lexsort((rows, sources))
     numbers, starts = np.unique(sources[order], return_index=True)
     named: list[int] = numbers.tolist()
-    schema = pa.schema([pa.field("row", pa.uint32(), nullable=False)], {_SOURCES: msgspec.json.encode(named)})
+    columns: list[tuple[pa.Field, Any]] = [(pa.field("row", pa.uint32(), nullable=False), rows[order].astype(np.uint32))]
+    if ids is not None:
+        columns.append((pa.field("id", pa.uint64(), nullable=False), ids[order]))
+    schema = pa.schema([field for field, _ in columns], {_SOURCES: msgspec.json.encode(named)})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
-        for part in np.split(rows[order].astype(np.uint32), starts[1:]):
-            writer.write_batch(pa.record_batch([pa.array(part)], schema=schema))
+        for parts in zip(*(np.split(values, starts[1:]) for _, values in columns), strict=True):
+            writer.write_batch(pa.record_batch([pa.array(part) for part in parts], schema=schema))
     name = f"{FOLDER}/{stem}-matched.arrow"
     file = files.put(name, sink.getvalue().to_pybytes())
     return Sidecar(name=name, bytes=file.bytes, sources=tuple(named) if len(named) <= _NAMED else ())
@@ -104,30 +114,56 @@ def matched_rows(files: DatasetFiles, sidecars: Iterable[Sidecar], source: int, 
     import numpy as np
 
     matched = np.zeros(rows, dtype=np.bool_)
-    store = StorageLocation(files.uri, files.options).open()
+    for batch in _batches(files, sidecars, source):
+        matched[batch.column("row").to_numpy()] = True
+    return matched
 
-    def mark(sidecar: Sidecar) -> None:
+
+def kept_ids(files: DatasetFiles, sidecars: Iterable[Sidecar], source: int, rows: int) -> Ids:
+    """The row id that each row of one file of the source takes over; ``NO_ID`` where it was not found. See ``matched_rows``.
+
+    Of several rows of the dataset with its key it takes the place of the one that was there first, by their ids.
+    """
+    import numpy as np
+
+    ids = np.full(rows, NO_ID, dtype=np.uint64)
+    for batch in _batches(files, sidecars, source):
+        own = batch.column("row").to_numpy()
+        ids[own] = np.minimum(ids[own], batch.column("id").to_numpy())
+    return ids
+
+
+def _batches(files: DatasetFiles, sidecars: Iterable[Sidecar], source: int) -> Iterator[pa.RecordBatch]:
+    """What the sidecars say of one file of the source: in each of these a row is there once at most."""
+
+    def read(sidecar: Sidecar) -> list[pa.RecordBatch]:
         try:
-            for part in _read(store, sidecar, source):
-                matched[part] = True
+            return _read(files, sidecar, source)
         except FileNotFoundError as error:
             raise StagedFileMissingError(
                 f"{files.uri}/{sidecar.name} is gone, which says which rows of an upsert were there before. Nothing was committed. "
                 "Something deletes from the dataset's folder; write the rows under another idempotence key."
             ) from error
 
-    with ThreadPoolExecutor(_READS) as pool:
-        list(pool.map(mark, (sidecar for sidecar in sidecars if sidecar.may_concern(source))))
-    return matched
+    with ThreadPoolExecutor(READS) as pool:
+        for batches in pool.map(read, (sidecar for sidecar in sidecars if sidecar.may_concern(source))):
+            yield from batches
 
 
-def _read(store: ObjectStore, sidecar: Sidecar, source: int) -> list[Any]:
-    """Rows of this file of the source; of the sidecar no more is read than that takes."""
+def _read(files: DatasetFiles, sidecar: Sidecar, source: int) -> list[pa.RecordBatch]:
+    """What it says of this file of the source; of the sidecar no more is read than that takes."""
     import pyarrow as pa
 
-    with pa.PythonFile(_Opened(store, sidecar), mode="r") as opened, pa.ipc.open_file(opened) as file:
+    with opened(files, sidecar) as stream, pa.ipc.open_file(stream) as file:
         sources = msgspec.json.decode(file.schema.metadata[_SOURCES], type=list[int])
-        return [file.get_batch(number).column("row").to_numpy() for number, own in enumerate(sources) if own == source]
+        return [file.get_batch(number) for number, own in enumerate(sources) if own == source]
+
+
+def opened(files: DatasetFiles, sidecar: Sidecar) -> pa.PythonFile:
+    """A sidecar, to be read in parts."""
+    import pyarrow as pa
+
+    return pa.PythonFile(_Opened(StorageLocation(files.uri, files.options).open(), sidecar), mode="r")
 
 
 class _Opened:

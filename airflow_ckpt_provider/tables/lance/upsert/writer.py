@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from airflow_ckpt_provider.exceptions import TableMovedError
-from airflow_ckpt_provider.tables.lance.deletions import write_deletions
+from airflow_ckpt_provider.tables.lance.deletions import deletions_of, write_deletions
 from airflow_ckpt_provider.tables.lance.upsert.earlier import EARLIER, inserted_rows
-from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER, Filter
-from airflow_ckpt_provider.tables.lance.upsert.sidecar import Sidecar, write_sidecar
+from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER, Filter, Landing
+from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import NO_ID, Sidecar, write_sidecar
 from airflow_ckpt_provider.tables.lance.upsert.source import SourceKeys, keys_of
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
 from airflow_ckpt_provider.tables.protocol import Written
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, Split, StagedFile
     from airflow_ckpt_provider.tables.keys.index import Positions
     from airflow_ckpt_provider.tables.lance.deletions import Offsets
-    from airflow_ckpt_provider.tables.lance.upsert.sidecar import Mask
+    from airflow_ckpt_provider.tables.lance.upsert.sidecar import Ids, Mask
     from airflow_ckpt_provider.tables.lance.upsert.source import Source
     from airflow_ckpt_provider.tables.lance.writer import WriterFacts
 
@@ -40,24 +41,16 @@ class UpsertFacts(NamedTuple):
 
     :param version: the version that is matched; None while the source is staged.
     :param source: what is staged; None until it is.
-    :param update: whether rows of the source land whose key the dataset has.
-    :param insert: whether the others do.
-    :param sidecars: of all fragments, once they are matched, if not all rows of the source land.
+    :param sidecars: of all fragments, once they are matched, if not all files of the source land as they are.
     :param earlier: the sidecars of the generation that this one replaces.
     """
 
     keys: tuple[str, ...]
     version: int | None
     source: Source | None
-    update: bool = True
-    insert: bool = True
+    landing: Landing = Landing()
     sidecars: tuple[Sidecar, ...] = ()
     earlier: tuple[Sidecar, ...] = ()
-
-    @property
-    def all_land(self) -> bool:
-        """Whether all rows of the source land."""
-        return self.update and self.insert
 
 
 class UpsertWriter(LanceWriter):
@@ -70,7 +63,7 @@ class UpsertWriter(LanceWriter):
     def write(self, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
         """Stage rows of the source, and how large their keys are. Files that may not land as they are have names that say so."""
         counted = _Counted(batches, self._upsert.keys)
-        written = super().write(counted, stem if self._upsert.all_land else f"{stem}-source")
+        written = super().write(counted, stem if self._upsert.landing.as_staged else f"{stem}-source")
         return written._replace(scratch={"key_bytes": counted.bytes}) if written.rows else written
 
     def work(self, split: Split, stem: str) -> Written:
@@ -79,7 +72,7 @@ class UpsertWriter(LanceWriter):
         if upsert.source is None or upsert.version is None:
             return super().work(split, stem)
         if split.task == FILTER:
-            return Filter(LanceWriter(self.facts), upsert.sidecars, matched=upsert.update).work(split, stem)
+            return Filter(LanceWriter(self.facts), upsert.sidecars, upsert.landing).work(split, stem)
         keys = SourceKeys(self.facts.files, upsert.source, upsert.keys)
         if split.task == UNIQUE:
             keys.require_unique(int(split.read["bucket"]))  # type: ignore[call-overload]
@@ -91,8 +84,8 @@ class UpsertWriter(LanceWriter):
         files, source = self.facts.files, self._upsert.source
         taken = frozenset() if source is None else frozenset(map(files.path, source.files))
         super().remove(written._replace(files=tuple(file for file in written.files if file.path not in taken)))
-        if written.scratch is not None and "sidecar" in written.scratch:
-            files.delete([f"{files.uri}/{Sidecar.from_json(written.scratch['sidecar']).name}"])
+        beside = [Sidecar.from_json(value) for name, value in (written.scratch or {}).items() if name in {"sidecar", ROW_IDS}]
+        files.delete([f"{files.uri}/{one.name}" for one in beside])
 
     def _match(self, split: Split, version: int, keys: SourceKeys, stem: str) -> Written:
         """Which rows of a fragment have a key of the source, and which rows of the source those are.
@@ -100,10 +93,11 @@ class UpsertWriter(LanceWriter):
         Rows that the generation which is replaced has inserted are deleted, whatever their keys.
 
         :returns: with the fragment's description, if rows of it are deleted, and the sidecar's, if any are found, as ``scratch``.
+            Where row ids are kept, the description is that of the deletions only: the ids are too many for a record.
         """
         import numpy as np
 
-        files, read = self.facts.files, split.read
+        files, read, landing = self.facts.files, split.read, self._upsert.landing
         version, fragment = self._fragment(split, version)
         live = _live(fragment)
         inserted, hit = (np.zeros(fragment.physical_rows, dtype=np.bool_) for _ in range(2))
@@ -112,26 +106,35 @@ class UpsertWriter(LanceWriter):
             inserted = live & inserted_rows(files, self._upsert.earlier, number, fragment.physical_rows)
         sources: list[Positions] = []
         rows: list[Positions] = []
+        taken: list[Ids] = []
         for portion in keys.source.portions():
             loaded = keys.kept(portion)
             known = np.zeros(len(loaded.known), dtype=np.bool_)
-            for offsets, columns, hashed in _rows(fragment, self._upsert.keys):
+            lowest = np.full(len(loaded.known) if landing.keeps_ids else 0, NO_ID, dtype=np.uint64)
+            for offsets, columns, hashed, ids in _rows(fragment, self._upsert.keys, with_ids=landing.keeps_ids):
                 own = np.flatnonzero(portion.holds(hashed, keys.source.buckets) & ~inserted[offsets])
                 found = loaded.known.find([column.take(own) for column in columns], hashed[own])
                 hit[offsets[own[found >= 0]]] = True
                 known[found[found >= 0]] = True
+                if ids is not None:
+                    np.minimum.at(lowest, found[found >= 0], ids[own[found >= 0]])
             sources.append(loaded.source[known])
             rows.append(loaded.row[known])
+            if landing.keeps_ids:
+                taken.append(lowest[known])
         written: tuple[StagedFile, ...] = ()
         scratch: JsonObject = {}
-        gone = inserted | hit if self._upsert.update else inserted
+        gone = inserted | hit if landing.update else inserted
         if gone.any():
             deleted: Offsets = np.flatnonzero(gone | ~live).astype(np.uint32)
-            scratch["fragment"], file = write_deletions(files, fragment.metadata, version, deleted, stem)
+            deletions, file = write_deletions(files, fragment.fragment_id, version, deleted, stem)
+            described = {"id": fragment.fragment_id} if landing.keeps_ids else fragment.metadata.to_json()
+            scratch["fragment"] = described | {"deletion_file": deletions}
             written = (file,)
         if hit.any():
-            scratch["sidecar"] = write_sidecar(files, np.concatenate(sources), np.concatenate(rows), stem).to_json()
-        counts = {"updated": int(np.count_nonzero(hit))} if self._upsert.update and hit.any() else {}
+            kept = np.concatenate(taken) if landing.keeps_ids else None
+            scratch["sidecar"] = write_sidecar(files, np.concatenate(sources), np.concatenate(rows), stem, kept).to_json()
+        counts = {"updated": int(np.count_nonzero(hit))} if landing.update and hit.any() else {}
         return Written(0, sum(file.bytes for file in written), written, None, counts=counts, scratch=scratch or None)
 
     def _fragment(self, split: Split, version: int) -> tuple[int, Any]:
@@ -147,7 +150,7 @@ class UpsertWriter(LanceWriter):
         except ValueError:
             dataset = lance.dataset(files.address, storage_options=files.storage_options)
         fragment = dataset.get_fragment(int(split.read["fragment"]))  # type: ignore[call-overload]
-        if fragment is None or match_id(fragment.metadata) != split.id:
+        if fragment is None or match_id(fragment.metadata, keeps_ids=self._upsert.landing.keeps_ids) != split.id:
             raise TableMovedError(
                 f"The fragment {split.read['fragment']} of {files.uri} was changed since version {version}, which was cleaned up. "
                 "Nothing was committed, and what is staged stays staged: the next try matches what there is now."
@@ -155,10 +158,11 @@ class UpsertWriter(LanceWriter):
         return dataset.version, fragment
 
 
-def match_id(fragment: Any) -> str:  # noqa: ANN401 - a FragmentMetadata
-    """Id of the split that matches a fragment: it says which one that is, with which columns and deletions."""
-    described = fragment.to_json()
-    facts = [described["id"], sorted(file["path"] for file in described["files"]), described["deletion_file"]]
+def match_id(fragment: Any, *, keeps_ids: bool) -> str:  # noqa: ANN401 - a FragmentMetadata
+    """Id of the split that matches a fragment: it says which one that is, with which columns and deletions, and what is kept."""
+    facts: list[object] = [fragment.id, sorted(str(file.path) for file in fragment.files), deletions_of(fragment)]
+    if keeps_ids:
+        facts.append(ROW_IDS)
     return f"{MATCH}{hashlib.sha256(msgspec.json.encode(facts, order='deterministic')).hexdigest()[:16]}"
 
 
@@ -195,8 +199,10 @@ def _offsets(batch: pa.RecordBatch) -> Positions:
     return (addresses & np.uint64(0xFFFFFFFF)).astype(np.int64)  # type: ignore[no-any-return]
 
 
-def _rows(fragment, keys: Sequence[str]):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - a LanceFragment
-    """Numbers of the live rows in the fragment, their keys in canonical form, and hashed, batch after batch."""
-    for batch in fragment.scanner(columns=list(keys), with_row_address=True, batch_size=_BATCH_ROWS).to_batches():
+def _rows(fragment, keys: Sequence[str], *, with_ids: bool):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - a LanceFragment
+    """Numbers of the live rows in the fragment, their keys in canonical form, and hashed, and their row ids, batch after batch."""
+    scanner = fragment.scanner(columns=list(keys), with_row_id=with_ids, with_row_address=True, batch_size=_BATCH_ROWS)
+    for batch in scanner.to_batches():
         columns, hashed = keys_of(batch, keys)
-        yield _offsets(batch), columns, hashed
+        ids = batch.column("_rowid").to_numpy(zero_copy_only=False) if with_ids else None
+        yield _offsets(batch), columns, hashed, ids

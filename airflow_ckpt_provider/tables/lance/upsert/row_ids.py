@@ -1,0 +1,70 @@
+"""Which ids the rows of a staged data file take over, in a dataset with stable row ids.
+
+They are in a file of their own beside the sidecars, as numbers in the order of the rows: a commit has to know them, and they are
+too many for a record. Once the commit has landed nobody needs the file, and a clean-up removes it.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.exceptions import RowCountError, StagedFileMissingError
+from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER, READS, Sidecar, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow as pa
+
+    from airflow_ckpt_provider.checkpoint.documents import Staged
+    from airflow_ckpt_provider.tables.lance.files import DatasetFiles
+    from airflow_ckpt_provider.tables.lance.upsert.sidecar import Ids
+
+#: Name under which a staged record has the file.
+ROW_IDS = "row_ids"
+
+
+def write_row_ids(files: DatasetFiles, ids: Ids, stem: str) -> Sidecar:
+    """Write the ids of a staged data file's rows."""
+    import pyarrow as pa
+
+    schema = pa.schema([pa.field("id", pa.uint64(), nullable=False)])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.record_batch([pa.array(ids)], schema=schema))
+    name = f"{FOLDER}/{stem}-rowids.arrow"
+    return Sidecar(name=name, bytes=files.put(name, sink.getvalue().to_pybytes()).bytes)
+
+
+def row_ids_of(files: DatasetFiles, records: Iterable[Staged]) -> dict[str, pa.Array]:
+    """Ids of the rows of staged data files, by the file's name; of those whose rows have any.
+
+    :raises StagedFileMissingError: if a file that says so is gone.
+    :raises RowCountError: if it does not fit the data file.
+    """
+
+    def load(record: Staged) -> tuple[str, pa.Array]:
+        (own,) = StagedFragments.from_json(record.manifest or {}).fragments
+        file = Sidecar.from_json((record.scratch or {})[ROW_IDS])
+        ids = _read(files, file)
+        if len(ids) != own.rows:
+            raise RowCountError(f"{file.name} has {len(ids)} row ids for the {own.rows} rows of {own.name} (I2).")
+        return own.name, ids
+
+    with ThreadPoolExecutor(READS) as pool:
+        return dict(pool.map(load, (record for record in records if record.scratch and ROW_IDS in record.scratch)))
+
+
+def _read(files: DatasetFiles, file: Sidecar) -> pa.Array:
+    import pyarrow as pa
+
+    try:
+        with opened(files, file) as source, pa.ipc.open_file(source) as reader:
+            return reader.get_batch(0).column("id")
+    except FileNotFoundError as error:
+        raise StagedFileMissingError(
+            f"{files.uri}/{file.name} is gone, which says which row ids the rows of an upsert keep. Nothing was committed. "
+            "Something deletes from the dataset's folder; write the rows under another idempotence key."
+        ) from error
