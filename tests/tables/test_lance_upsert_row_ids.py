@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lance.optimize import Compaction
 from support.lance_upserting import Place, people
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
@@ -167,7 +168,6 @@ def test_a_dataset_without_stable_ids_is_written_in_the_rounds_that_it_was(place
 # -- what is done with the dataset afterwards ---------------------------------------------------------------------------------
 
 LATER = {
-    "nothing": lambda place: None,
     "optimize indices": lambda place: place.dataset().optimize.optimize_indices(),
     "compact": lambda place: place.dataset().optimize.compact_files(),
     "delete": lambda place: place.dataset().delete("id in (9, 300)"),
@@ -254,6 +254,10 @@ def compacted(place, rows=None):
     return place.dataset().optimize.compact_files(**({} if rows is None else {"target_rows_per_fragment": rows}))
 
 
+def optimized(place):
+    return place.dataset().optimize.optimize_indices()
+
+
 CHANGING = {
     "append": lambda place: [theirs(place, 50)],
     "append of much": lambda place: [theirs(place, *range(50, 60)), theirs(place, 60), theirs(place, 61), theirs(place, 62)],
@@ -305,7 +309,7 @@ def test_whatever_changes_rows_is_seen_and_then_matched(place, change, when):
 
 HARMLESS = {
     "an index is made": lambda place: [lambda: place.dataset().create_scalar_index("note", "BTREE")],
-    "indexes are optimized": lambda place: [lambda: place.dataset().optimize.optimize_indices()],
+    "indexes are optimized": lambda place: [lambda: optimized(place)],
     "an entry of the configuration": lambda place: [lambda: place.dataset().update_config({"a": "b"})],
     "a column without values": lambda place: [lambda: place.dataset().add_columns(pa.field("more", pa.int64()))],
 }
@@ -327,7 +331,7 @@ def test_rows_of_others_that_came_and_went_were_seen(place):
     target = Interrupted(
         place,
         theirs(place, 200, 201),
-        lambda: place.dataset().optimize.optimize_indices(),
+        lambda: optimized(place),
         lambda: place.dataset().delete("id in (200, 201)"),
     )
     groups.commit([attempt.checkpoint], target)
@@ -337,6 +341,40 @@ def test_rows_of_others_that_came_and_went_were_seen(place):
     for key in (3, 10, 50, 60, 70, 200):
         found = place.dataset().to_table(filter=f"id = {key}").column("note").to_pylist()
         assert found == (["new"] if key in after else [])
+
+
+def test_rows_that_others_add_behind_reserved_ids_are_seen(place):
+    """A compaction reserves ids in a version of its own, and then did not succeed, because rows were deleted that it had read."""
+    begin(place, people(range(12), "old"), rows_per_file=2)
+    before = place.dataset()
+    work = Compaction.plan(before, options={"target_rows_per_fragment": 4})
+    done = [task.execute(before) for task in work.tasks]
+    place.dataset().delete("id = 1")
+    files = [people([50, 3], "new")]
+    attempt = place.stage("first", files)
+
+    def reserve():
+        version = place.dataset().version
+        with pytest.raises(OSError, match="conflict"):
+            Compaction.commit(before, done)
+        assert place.dataset().version == version + 1
+
+    target = Interrupted(place, reserve, theirs(place, 50))
+    with pytest.raises(TableMovedError, match="Clear the task"):
+        groups.commit([attempt.checkpoint], target)
+    assert place.dataset().get_fragments()[-1].fragment_id > 6 + 1
+    assert target.tries == 2
+    place.upsert("first", files)
+    assert place.notes() == {n: "old" for n in range(12) if n != 1} | {3: "new", 50: "new"}
+    rows_of(place.dataset())
+
+
+def test_rows_of_others_that_landed_beside_it_all_the_same_are_told(place, monkeypatch):
+    """As above, with a compaction that has reserved more ids than anybody expects."""
+    _, attempt = staged(place)
+    monkeypatch.setattr(updating, "_next_fragment_id", lambda *_: 1_000_000)
+    with pytest.raises(TableMovedError, match=r"landed in version .* 1 fragments that others added .* there twice"):
+        groups.commit([attempt.checkpoint], Interrupted(place, theirs(place, 50)))
 
 
 def test_two_upserts_of_ours_with_the_same_new_rows_do_not_both_land(place):
@@ -522,62 +560,86 @@ a_step = st.one_of(
 )
 
 
+class Model:
+    """What a dataset has to hold: the note of each row, its identity, and which identities must not come back."""
+
+    def __init__(self, place, seed):
+        self.place = place
+        self.notes = dict.fromkeys([n for ids in seed for n in ids], "seed")
+        fresh = list(self.notes)
+        begin(place, *(people(fresh[start : start + 4], "seed") for start in range(0, len(fresh) + 1, 4)), rows_per_file=3)
+        self.kept, self.gone = identity(place.dataset()), set()
+        #: Rows that the upsert ``first`` has inserted, by their identities; None if it was not there yet, or cannot be replaced.
+        self.inserted, self.begun = None, False
+
+    def forget(self, ids):
+        for n in ids & self.kept.keys():
+            self.gone.add(self.kept.pop(n)[0])
+            del self.notes[n]
+
+    def delete(self, when, note, source, seen):
+        self.place.dataset().delete(f"id in ({', '.join(map(str, [*seen, -1]))})")
+        self.forget(seen)
+
+    def merge_insert(self, when, note, source, seen):
+        merge = self.place.dataset().merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        merge.execute(source[0])
+        self.notes |= dict.fromkeys(seen, note)
+
+    def compact(self, when, note, source, seen):
+        compacted(self.place)
+
+    def upsert(self, when, note, source, seen):
+        landing = {n for n in seen if not when or (n in self.notes) == (when == UPDATE_ONLY)}
+        first, self.begun = not self.begun and not when, self.begun or not when
+        self.place.upsert("first" if first else note, source, when=when)
+        new = landing - self.notes.keys()
+        self.notes |= dict.fromkeys(landing, note)
+        if first:
+            self.remember(new)
+
+    def replace(self, when, note, source, seen):
+        if self.inserted is None:
+            return
+        try:
+            self.place.replace(source)
+        except TableMovedError:
+            # Others have deleted, updated or compacted what it had inserted.
+            self.inserted = None
+            return
+        now = identity(self.place.dataset())
+        # What others have updated since is theirs, and stays.
+        mine = {n for n, row in self.inserted.items() if self.kept.get(n) == row and now.get(n) != row}
+        self.forget(mine)
+        new = seen - self.notes.keys()
+        self.notes |= dict.fromkeys(seen, note)
+        self.remember(new)
+
+    def remember(self, new):
+        now = identity(self.place.dataset())
+        self.inserted = {n: now[n] for n in new}
+
+    def check(self):
+        assert self.place.notes() == self.notes
+        now = identity(self.place.dataset())
+        assert self.kept.items() <= now.items()
+        assert self.gone.isdisjoint({row for row, _ in now.values()})
+        self.kept = now
+
+
 @settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.lists(numbers, min_size=1, max_size=3), steps=st.lists(a_step, min_size=1, max_size=5))
 def test_upserts_do_what_a_dictionary_does_whose_rows_have_identities(tmp_path_factory, seed, steps):
-    """Whatever is updated keeps its identity; what is deleted, or replaced after it was inserted, has a new one if it comes again."""
+    """What is updated keeps its identity; what is deleted, or inserted and then replaced, has a new one if it comes again."""
     KEPT.clear()
-    place = Place(tmp_path_factory.mktemp("model"))
-    expected, files = {}, []
-    for ids in seed:
-        fresh = [n for n in ids if n not in expected]
-        expected |= dict.fromkeys(fresh, "seed")
-        files.append(people(fresh, "seed"))
-    begin(place, *files, rows_per_file=3)
-    kept, inserted = identity(place.dataset()), None
-    gone = set()
+    model = Model(Place(tmp_path_factory.mktemp("model")), seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(portions, "PORTION_BYTES", 100)
         patch.setattr(writer, "FILE_ROWS", 3)
         for number, (what, when, splits) in enumerate(steps):
-            note, seen, source = f"{number}", set(), []
+            seen, source = set(), []
             for ids in splits:
-                source.append(people([n for n in ids if n not in seen], note))
+                source.append(people([n for n in ids if n not in seen], f"{number}"))
                 seen |= set(ids)
-            if what == "delete":
-                place.dataset().delete(f"id in ({', '.join(map(str, [*seen, -1]))})")
-                gone |= {kept.pop(n)[0] for n in seen & kept.keys()}
-                expected = {n: old for n, old in expected.items() if n not in seen}
-            elif what == "merge_insert":
-                merge = place.dataset().merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
-                merge.execute(source[0])
-                expected |= dict.fromkeys(seen, note)
-            elif what == "compact":
-                place.dataset().optimize.compact_files()
-            elif what == "upsert":
-                landing = {n for n in seen if (n in expected if when == UPDATE_ONLY else n not in expected or not when)}
-                key = "first" if inserted is None and not when else note
-                place.upsert(key, source, when=when)
-                if key == "first":
-                    inserted = seen - expected.keys()
-                expected |= dict.fromkeys(landing, note)
-            elif inserted is not None:
-                mine = {n for n in inserted if n in kept}
-                try:
-                    place.replace(source)
-                except TableMovedError:
-                    # What it had inserted was deleted, updated by others, or compacted since.
-                    inserted = None
-                else:
-                    if any(kept[n] == identity(place.dataset()).get(n) for n in mine):
-                        # Others have updated it since: it is theirs, and stays.
-                        mine = {n for n in mine if kept[n] != identity(place.dataset()).get(n)}
-                    gone |= {kept.pop(n)[0] for n in mine}
-                    expected = {n: old for n, old in expected.items() if n not in mine}
-                    inserted = seen - expected.keys()
-                    expected |= dict.fromkeys(seen, note)
-            assert place.notes() == expected
-            now = identity(place.dataset())
-            assert kept.items() <= now.items()
-            assert gone.isdisjoint({row for row, _ in now.values()})
-            kept = now
+            getattr(model, what)(when, f"{number}", source, seen)
+            model.check()

@@ -46,11 +46,13 @@ class Swap(NamedTuple):
 
     :param max_retries: how often Lance may rebase it over commits of others.
     :param holds: rows of the staged data files that the version which it makes has to have, by their names.
+    :param fragments: ids of all fragments that this version may have; None if others may add some.
     """
 
     operation: Any
     max_retries: int
     holds: Mapping[str, int]
+    fragments: frozenset[int] | None = None
 
 
 #: Rebases over foreign commits that do not conflict.
@@ -131,34 +133,41 @@ def _try(
             return None
     except Exception as error:  # noqa: BLE001 - as below
         return error
-    operation, max_retries, holds = commit.swap(dataset)
+    swap = commit.swap(dataset)
     properties = {**commit.properties, **summary_of(commit.group, commit.identity)}
     # Its own id each time: Lance takes a transaction of the same id for the same, whatever is in it.
     transaction = Transaction(
-        read_version=0 if dataset is None else dataset.version, operation=operation, transaction_properties=properties
+        read_version=0 if dataset is None else dataset.version, operation=swap.operation, transaction_properties=properties
     )
     try:
         made = LanceDataset.commit(
             files.address if dataset is None else dataset,
             transaction,
-            max_retries=max_retries,
+            max_retries=swap.max_retries,
             storage_options=files.storage_options,
             enable_stable_row_ids=True if dataset is None and commit.stable_row_ids else None,
         )
     except Exception as error:  # noqa: BLE001 - whatever it is, only the dataset's versions know the outcome
         return error
-    return _verified(made, commit, holds)
+    return _verified(made, commit, swap)
 
 
-def _verified(dataset: LanceDataset, commit: Commit, holds: Mapping[str, int]) -> Landed:
+def _verified(dataset: LanceDataset, commit: Commit, swap: Swap) -> Landed:
     """The commit as the version it made shows it (I2)."""
-    there = (fragment.metadata for fragment in dataset.get_fragments())
+    there, holds = [fragment.metadata for fragment in dataset.get_fragments()], swap.holds
     found = {file.path: one.physical_rows for one in there for file in one.files if file.path in holds}
     if found != holds:
         raise RowCountError(
             f"Version {dataset.version} of {dataset.uri} holds {sum(found.values())} rows in the staged files; "
             f"{sum(holds.values())} were sealed for {commit.keys}. The version has landed: compare the dataset with its source "
             "before anything else writes to it."
+        )
+    strange = set() if swap.fragments is None else {one.id for one in there} - swap.fragments
+    if strange:
+        raise TableMovedError(
+            f"{commit.keys} landed in version {dataset.version} of {dataset.uri}, and {len(strange)} fragments that others added "
+            f"meanwhile were not looked at ({', '.join(map(str, sorted(strange)[:5]))}). Rows of theirs may have keys that were "
+            "inserted: look for keys that are there twice before anything else writes to the dataset."
         )
     return Landed(dataset.version, made_at(dataset), landed_now=True)
 

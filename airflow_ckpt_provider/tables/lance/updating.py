@@ -9,8 +9,11 @@ that is inserted here. So it is made to conflict with whatever changes rows:
 - every fragment is named as updated, with its deletions or as it is: whoever changes, removes or moves one conflicts, and so do
   two commits of ours;
 - the new fragments have the very ids that a commit of somebody else would give to those it adds, and no id is there twice;
-- those ids are named as updated, too. Fragments that are added under them conflict when they are removed or moved before this
-  commit is tried; as long as they stay they are refused for having no row ids here.
+- those ids are named as updated, too, and so are many that follow, because a compaction reserves some before it moves anything. If
+  fragments that were added under them are removed or moved before this commit is tried, that conflicts; as long as they are there,
+  Lance refuses to give them the description that they have here, which has no row ids.
+
+Whether it kept out what it has to is looked at once more in the version that it made: see ``Swap.fragments``.
 
 The ids of updated rows stand in the manifest, as Lance's own do: four bytes or less for each row, which compaction turns into
 ranges where it can.
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata
 
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+
+#: Ids of fragments that others may have reserved meanwhile, and one more for each fragment that a compaction could move.
+_RESERVED = 1024
 
 #: Field of the highest id that a fragment was ever given, in Lance's manifests: ``max_fragment_id`` in its ``table.proto``.
 _MAX_FRAGMENT_ID = 11
@@ -55,21 +61,23 @@ def updating(
     for one in there:
         if one.id in deletions:
             one.deletion_file = DeletionFile(**deletions[one.id])
-    new = metadata_of(staged)
-    for number, one in enumerate(new, _next_fragment_id(dataset, there)):
+    new, begin = metadata_of(staged), _next_fragment_id(dataset, there)
+    for number, one in enumerate(new, begin):
         one.id = number
         ids = row_ids.get(one.files[0].path)
         if ids is not None:
             one.row_id_meta = RowIdSequence(ids).to_inline_metadata()
-    named = [FragmentMetadata(id=one.id, files=one.files, physical_rows=one.physical_rows) for one in new]
+    not_there = [FragmentMetadata(id=begin + n, files=[], physical_rows=0) for n in range(len(new) + len(there) + _RESERVED)]
+    left = [one for one in there if one.num_rows]
     return Swap(
         LanceOperation.Update(
             removed_fragment_ids=[one.id for one in there if not one.num_rows],
-            updated_fragments=[one for one in there if one.num_rows] + named,
+            updated_fragments=left + not_there,
             new_fragments=new,
         ),
         REBASES,
         rows_of(staged),
+        frozenset(one.id for one in left + new),
     )
 
 
