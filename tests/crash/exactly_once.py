@@ -20,7 +20,7 @@ _OWN = re.compile(r"^ckpt-(?P<key>[0-9a-f]{20})-g(?P<generation>\d+)-s(?P<split>
 
 
 #: Endings of files that belong to a checkpoint and never to the table, or, of Lance, need not land.
-_SCRATCH = re.compile(r"-(source|matched)\.parquet$|-matched\.arrow$|-source-\d{5}\.lance$")
+_SCRATCH = re.compile(r"-(source|matched)\.parquet$|-(matched|rowids)\.arrow$|-source-\d{5}\.lance$")
 
 
 class OwnFile(NamedTuple):

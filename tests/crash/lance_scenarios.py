@@ -24,6 +24,8 @@ class LanceScenario:
     :param kept_ids: which of them are, if not all or none.
     :param landed_ids: which rows of the input land, if not all.
     :param written_again: how many of the staged files are written again without some rows.
+    :param stable: whether the rows of others have stable row ids. Then every other one of them is deleted before, so that rows that
+        are there and new ones take turns in the input, and they are in several fragments.
     :param growing: whether the rows are those that an Iceberg table has got since the last commit, one data file for each file.
     """
 
@@ -37,6 +39,7 @@ class LanceScenario:
     kept_ids: tuple[int, ...] | None = None
     landed_ids: tuple[int, ...] | None = None
     written_again: int = 0
+    stable: bool = False
     growing: bool = False
 
     @property
@@ -53,7 +56,10 @@ class LanceScenario:
     def world(self, root: Path) -> LanceWorld:
         world = LanceWorld(root)
         if self.before is not None:
-            world.create_dataset(self.first, self.before)
+            settings = {"enable_stable_row_ids": True, "max_rows_per_file": 4} if self.stable else {}
+            world.create_dataset(self.first, self.before, **settings)
+            if self.stable:
+                world.dataset.delete("id % 2 = 1")
         world.put_files(self.files, self.rows_each)
         if self.growing:
             source = growing(world)
@@ -108,8 +114,40 @@ UPSERT_UPDATES = LanceScenario(
     landed_ids=(3, 4, 5),
     written_again=1,
 )
+#: Of three staged files the first has only new rows and lands as it is; the others are split into what is there and what is new.
+STABLE = LanceScenario(
+    "upsert with stable row ids",
+    3,
+    4,
+    ({"mode": "upsert", "parameters": {"upsert_keys": ["id"]}},),
+    before=10,
+    first=6,
+    kept_ids=(12, 14),
+    written_again=4,
+    stable=True,
+)
+STABLE_UPDATES = dataclasses.replace(
+    STABLE,
+    name="upsert with stable row ids that only updates",
+    writes=({"mode": "upsert", "parameters": {"upsert_keys": ["id"], "when_not_matched": "ignore"}},),
+    landed_ids=(6, 8, 10),
+    written_again=2,
+)
 GROWING = LanceScenario("append of what is new", 2, 4, ({"growing": True},), growing=True)
-EVERY = [CREATE, CREATE_EMPTY, APPEND, APPEND_TO_NOTHING, OVERWRITE, MAPPED, UPSERT, UPSERT_INSERTS, UPSERT_UPDATES, GROWING]
+EVERY = [
+    CREATE,
+    CREATE_EMPTY,
+    APPEND,
+    APPEND_TO_NOTHING,
+    OVERWRITE,
+    MAPPED,
+    UPSERT,
+    UPSERT_INSERTS,
+    UPSERT_UPDATES,
+    STABLE,
+    STABLE_UPDATES,
+    GROWING,
+]
 
 
 class Replacement(NamedTuple):
@@ -133,4 +171,6 @@ REPLACEMENTS = [
     *(Replacement(APPEND, do, {4, 5, 6, 7}, {FOREIGN, FOREIGN + 1, FOREIGN + 2}) for do in ("stage", "land")),
     # Of 0 to 3, all but the first took the place of rows of others.
     *(Replacement(UPSERT_AGAIN, do, {2, 3}, {1, 4}) for do in ("stage", "land")),
+    # Of 0 to 11, three took the place of rows of others.
+    *(Replacement(STABLE, do, {*range(4, 12)}, {12, 14}) for do in ("stage", "land")),
 ]

@@ -99,6 +99,7 @@ def at_every_effect(clean, scenario, place, check):
 @everywhere("scenario", EVERY, on_s3=[APPEND, UPSERT])
 def test_a_write_killed_at_any_effect_and_run_again_is_exactly_once(lance_runs, place, scenario):
     def check(world, number):
+        identities = world.identities() if scenario.stable else None
         run = stopped(lance_runs, world, scenario, number)
         assert run.signal == signal.SIGKILL
         assert len(run.effects) == number
@@ -116,6 +117,7 @@ def test_a_write_killed_at_any_effect_and_run_again_is_exactly_once(lance_runs, 
         if not place.is_remote:
             assert_cleans_up(lance_runs, world, *scenario.writes)
             assert_exactly_once(world, scenario.ids, scenario.keys)
+        assert identities is None or identities.items() <= world.identities().items()
 
     clean = undisturbed(lance_runs, place.at("whole"), scenario)
     at_every_effect(clean, scenario, place, check)

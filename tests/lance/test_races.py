@@ -66,6 +66,9 @@ class Write:
         world.put_files(2, 3)
         return world.stage(world.request(mode=self.mode)).checkpoint, IDS + (there if self.kept else [])
 
+    def check(self, world):
+        """What has to hold of the dataset besides its rows."""
+
 
 class WithoutRows(Write):
     """The dataset comes into being with columns and no rows."""
@@ -128,6 +131,20 @@ class Upsert(Write):
         return world.stage(world.request(mode="upsert", parameters=self.parameters)).checkpoint, list(self.ids)
 
 
+class UpsertThatKeepsIds(Write):
+    """Every other key is there, in a dataset with stable row ids: staged files are split into what is there and what is new."""
+
+    def prepare(self, world):
+        world.create_dataset(start=3, count=5, enable_stable_row_ids=True, max_rows_per_file=2)
+        world.dataset.delete("id % 2 = 0")
+        world.put_files(2, 3)
+        self.identities = world.identities()
+        return world.stage(world.request(mode="upsert", parameters={"upsert_keys": ["id"]})).checkpoint, [*IDS, 7]
+
+    def check(self, world):
+        assert self.identities.items() <= world.identities().items()
+
+
 WRITES = {
     "create": Write("create", before=None),
     "create without rows": WithoutRows("create"),
@@ -136,6 +153,7 @@ WRITES = {
     "append to a dataset with stable row ids": Write("append", enable_stable_row_ids=True),
     "overwrite": Write("overwrite", kept=False),
     "upsert": Upsert(),
+    "upsert with stable row ids": UpsertThatKeepsIds("upsert"),
     "upsert that only inserts": Upsert(when_matched="ignore"),
     "upsert that only updates": Upsert(ids=(3, 4, 5, 6), when_not_matched="ignore"),
     "append that replaces": Replace("append"),
@@ -163,6 +181,7 @@ def test_eight_processes_that_commit_one_key_land_one_version_and_all_report_it(
         assert world.table_rows() == expected(*ids)
         world.dataset.validate()
         assert checkpoint.committed().snapshot_id == before + 1
+        write.check(world)
 
 
 def stage_keys(world, number):

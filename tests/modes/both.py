@@ -8,6 +8,7 @@ from datetime import timedelta
 import lance
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from crash import maintenance
 from pyiceberg.types import LongType
 from support.foreign import compact, options_of
@@ -124,6 +125,18 @@ class Lance(LanceWorld):
     def source_options(self) -> dict[str, str]:
         return {}
 
+
+class StableLance(Lance):
+    """The same whose rows have stable row ids."""
+
+    def create_dataset(self, *args, **settings):
+        return super().create_dataset(*args, **{"enable_stable_row_ids": True} | settings)
+
+
+#: Of tests that take the fixture ``empty``, for what is done in another way there.
+ALSO_WITH_STABLE_ROW_IDS = pytest.mark.parametrize(
+    "empty", [Iceberg, Lance, StableLance], ids=["iceberg", "lance", "lance with stable row ids"], indirect=True
+)
 
 ALL = range(400)
 

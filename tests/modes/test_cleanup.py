@@ -7,7 +7,20 @@ import shutil
 import lance
 import pyarrow as pa
 import pytest
-from modes.both import BEFORE, HALF, REPLACE, UPSERT, Iceberg, Lance, kinds, marked, marked_even, of, only_even
+from modes.both import (
+    ALSO_WITH_STABLE_ROW_IDS,
+    BEFORE,
+    HALF,
+    REPLACE,
+    UPSERT,
+    Iceberg,
+    Lance,
+    kinds,
+    marked,
+    marked_even,
+    of,
+    only_even,
+)
 from support.columns import add_columns, computed
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
@@ -158,6 +171,7 @@ def test_the_same_key_in_another_store_keeps_its_files(world):
     assert world.read() == of(range(400), BEFORE)
 
 
+@ALSO_WITH_STABLE_ROW_IDS
 @pytest.mark.parametrize("more", [{}, {"mode": "overwrite"}, UPSERT], ids=["append", "overwrite", "upsert"])
 def test_after_a_clean_up_it_is_replaced_as_before(empty, more):
     empty.make(HALF)
@@ -175,6 +189,7 @@ def test_after_a_clean_up_it_is_replaced_as_before(empty, more):
         assert sorted(row["id"] for row in empty.read()) == sorted([*own, *others])
 
 
+@ALSO_WITH_STABLE_ROW_IDS
 @pytest.mark.parametrize("ignored", [{}, {"when_matched": "ignore"}, {"when_not_matched": "ignore"}], ids=str)
 def test_what_an_upsert_needed_on_its_way_goes(empty, ignored):
     empty.make(HALF)
@@ -191,7 +206,8 @@ def test_what_an_upsert_needed_on_its_way_goes(empty, ignored):
     assert kinds(empty) == found
     assert cleaned(empty)[0].files == 0
     names = {path.name for path in on_disk(empty) if "/store/" not in str(path)}
-    assert not any("-source" in name for name in names - {path.rpartition("/")[2] for path in empty.referenced_files()})
+    landed = {path.rpartition("/")[2] for path in empty.referenced_files()}
+    assert not any("-source" in name or "-rowids" in name for name in names - landed)
 
 
 def test_a_table_that_is_gone_is_said_to_be_gone(world):

@@ -19,6 +19,7 @@ from crash import maintenance
 from crash.exactly_once import Midway, assert_only_missing_splits_were_written
 from modes.both import (
     ALL,
+    ALSO_WITH_STABLE_ROW_IDS,
     BEFORE,
     COMMITS_BEFORE,
     FOREIGN,
@@ -173,6 +174,7 @@ def test_every_mode_writes_into_a_table_with_rows_and_without(empty, mode, has_r
 # -- upserts ---------------------------------------------------------------------------------------------------------------
 
 
+@ALSO_WITH_STABLE_ROW_IDS
 @pytest.mark.parametrize(
     ("ignored", "own", "others"),
     [
@@ -192,6 +194,7 @@ def test_an_upsert_updates_and_inserts_as_it_is_told_in_one_commit(empty, ignore
     assert settled.checkpoint.sealed().counts.get("updated", 0) == len(own & {*HALF})
 
 
+@ALSO_WITH_STABLE_ROW_IDS
 def test_an_upsert_sees_what_others_changed_after_its_stage(empty):
     empty.make(HALF)
     request = empty.request(**UPSERT, transform=marked)
@@ -204,6 +207,7 @@ def test_an_upsert_sees_what_others_changed_after_its_stage(empty):
     assert kinds(empty) == ({*ALL}, {*range(400, 600)})
 
 
+@ALSO_WITH_STABLE_ROW_IDS
 @pytest.mark.parametrize("staged", [4, 5, 6])
 def test_an_upsert_that_was_killed_while_it_matched_what_is_gone_by_now_matches_what_there_is(empty, staged):
     """Its plan names files, or a version, that compaction and expiry have taken away meanwhile."""
@@ -229,6 +233,7 @@ def twice(batch):
     return pa.concat_batches([batch, batch.filter(pc.equal(batch["id"], 7))])
 
 
+@ALSO_WITH_STABLE_ROW_IDS
 def test_a_replacement_of_an_upsert_takes_away_what_it_inserted_and_no_row_of_others(empty):
     empty.make(HALF)
     empty.commit(empty.stage(empty.request(**UPSERT, transform=marked)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from crash.maintenance import forget_the_record
-from modes.both import BEFORE, FOREIGN, UPSERT, Iceberg, Lance
+from modes.both import BEFORE, FOREIGN, UPSERT, Iceberg, Lance, StableLance
 from support.foreign import options_of, rows
 from support.world import ORIGIN, World
 
@@ -128,6 +128,33 @@ def test_every_mode_carries_it(world, source, mode):
     grow(source, range(2, 4))
     run(world, source, "second", **changes)
     assert ids(world) == ([0, 1, 2, 3, *BEFORE] if mode == "upsert" else [2, 3])
+
+
+def test_an_upsert_into_a_dataset_with_stable_row_ids_carries_it_and_gives_new_ids_to_what_it_updates(tmp_path, source):
+    """What says how far the source was read comes with a ``Merge``, which takes no row ids."""
+    world = StableLance(tmp_path / "target")
+    world.make()
+    world.dataset.delete(f"id = {BEFORE[1]}")
+    run(world, source, "first", **UPSERT)
+    there = [n for n in BEFORE if n != BEFORE[1]]
+    before = world.identities()
+    grow(source, range(1, 4))
+    run(world, source, "second", **UPSERT)
+    assert ids(world) == [*range(4), *there]
+    after = world.identities()
+    assert {n: after[n] for n in (0, *there)} == {n: before[n] for n in (0, *there)}
+    assert after[1] != before[1]
+    # A run that is replaced sets no place: what it updates keeps its ids.
+    run(world, source, "second", **UPSERT, on_rerun="replace", transform=but_the_last, on_change="restart")
+    assert ids(world) == [*range(3), *there]
+    assert {n: world.identities()[n] for n in (0, 1, *there)} == {n: after[n] for n in (0, 1, *there)}
+    grow(source, range(1))
+    run(world, source, "third", **UPSERT)
+    assert ids(world) == [*range(3), *there]
+
+
+def but_the_last(batch):
+    return batch.slice(0, batch.num_rows - 1)
 
 
 def test_of_two_runs_that_read_the_same_rows_one_lands(world, source):

@@ -103,6 +103,12 @@ class LanceWorld(World):
         """All ids in the dataset, sorted; one that is there twice is listed twice."""
         return sorted(self.dataset.to_table(columns=["id"])["id"].to_pylist())
 
+    def identities(self) -> dict[int, tuple[int, int]]:
+        """Row id of each row, and the version that it was made in, by its id."""
+        table = self.dataset.scanner(columns=["id", "_row_created_at_version"], with_row_id=True).to_table().to_pydict()
+        rows = zip(table["_rowid"], table["_row_created_at_version"], strict=True)
+        return dict(zip(table["id"], rows, strict=True))
+
     def versions(self) -> list[Version]:
         """All versions that are there, oldest first; none if there is no dataset."""
         if not self.exists:
