@@ -15,8 +15,8 @@ that is inserted here. So it is made to conflict with whatever changes rows:
 
 Whether it kept out what it has to is looked at once more in the version that it made: see ``Swap.fragments``.
 
-The ids of updated rows stand in the manifest, as Lance's own do: four bytes or less for each row, which compaction turns into
-ranges where it can.
+The ids of updated rows stand in the manifest, as with Lance's own updates: four bytes or so for each row, and as many again in the
+version that updates them, whose manifest has the transaction, too.
 """
 
 from __future__ import annotations
