@@ -164,7 +164,7 @@ def _verified(dataset: LanceDataset, commit: Commit, swap: Swap) -> Landed:
         )
     strange = set() if swap.fragments is None else {one.id for one in there} - swap.fragments
     if strange:
-        raise TableMovedError(
+        raise RowCountError(
             f"{commit.keys} landed in version {dataset.version} of {dataset.uri}, and {len(strange)} fragments that others added "
             f"meanwhile were not looked at ({', '.join(map(str, sorted(strange)[:5]))}). Rows of theirs may have keys that were "
             "inserted: look for keys that are there twice before anything else writes to the dataset."
