@@ -433,6 +433,16 @@ def test_the_id_of_the_next_fragment_is_the_one_that_lance_gives(place, gone):
     assert added == said
 
 
+def test_a_manifest_that_is_not_one_is_refused(place):
+    begin(place, people(range(10), "old"))
+    manifest = place.dataset()._ds.serialized_manifest()
+    assert updating._number(manifest, updating._MAX_FRAGMENT_ID) == 0
+    assert updating._number(manifest, 999) is None
+    for broken in (manifest[:-1], manifest + b"\xff", manifest + b"\x04"):
+        with pytest.raises((IndexError, ValueError)):
+            updating._number(broken, updating._MAX_FRAGMENT_ID)
+
+
 def test_rows_that_keep_their_ids_are_put_in_order_so_that_there_are_few_runs_of_versions(place, monkeypatch):
     """Otherwise Lance takes a minute for a million rows, each time that they are updated again."""
     monkeypatch.setattr(filtering, "_BACK", 10)
