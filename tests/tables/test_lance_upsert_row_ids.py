@@ -19,9 +19,9 @@ from airflow_ckpt_provider.exceptions import RowCountError, StagedFileMissingErr
 from airflow_ckpt_provider.tables import groups, presence
 from airflow_ckpt_provider.tables.keys import portions
 from airflow_ckpt_provider.tables.lance import scan, updating, writer
-from airflow_ckpt_provider.tables.lance.commit import carrying
 from airflow_ckpt_provider.tables.lance.deletions import write_deletions
 from airflow_ckpt_provider.tables.lance.files import DatasetFiles
+from airflow_ckpt_provider.tables.lance.operations import carrying
 from airflow_ckpt_provider.tables.lance.table import LanceTarget
 from airflow_ckpt_provider.tables.lance.upsert import filtering, mode
 from airflow_ckpt_provider.tables.lance.upsert.source import KEPT

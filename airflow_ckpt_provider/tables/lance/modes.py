@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, UnsupportedTableError
-from airflow_ckpt_provider.tables.lance.commit import adding, overwriting, replaceable
+from airflow_ckpt_provider.tables.lance.operations import adding, overwriting, replaceable
 from airflow_ckpt_provider.tables.lance.schema import created_as, unwritable
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
 from airflow_ckpt_provider.tables.sealed import own_files
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
     from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject, Plan
-    from airflow_ckpt_provider.tables.lance.commit import Swap
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+    from airflow_ckpt_provider.tables.lance.operations import Swap
     from airflow_ckpt_provider.tables.lance.writer import WriterFacts
     from airflow_ckpt_provider.tables.protocol import Sealed, StagedOf, Writer
 

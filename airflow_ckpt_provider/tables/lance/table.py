@@ -15,13 +15,14 @@ from airflow_ckpt_provider.exceptions import (
 )
 from airflow_ckpt_provider.tables.fit import require_fit
 from airflow_ckpt_provider.tables.lance.binding import MADE_BY, STORAGE_VERSION, NamedDataset
-from airflow_ckpt_provider.tables.lance.commit import Commit, carrying, commit_once
+from airflow_ckpt_provider.tables.lance.commit import Commit, commit_once
 from airflow_ckpt_provider.tables.lance.evolution import evolve
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import Search, find
 from airflow_ckpt_provider.tables.lance.leftovers import delete, referenced, written_by
 from airflow_ckpt_provider.tables.lance.marks import mark_of, note, with_marks
 from airflow_ckpt_provider.tables.lance.modes import mode_of
+from airflow_ckpt_provider.tables.lance.operations import carrying
 from airflow_ckpt_provider.tables.lance.scan import DataFile, FileScan
 from airflow_ckpt_provider.tables.lance.schema import (
     LEAVES_ONLY,
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Commit as CommitRecord
     from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan, TableBinding
-    from airflow_ckpt_provider.tables.lance.commit import Swap
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
+    from airflow_ckpt_provider.tables.lance.operations import Swap
     from airflow_ckpt_provider.tables.protocol import Landed, Sealed, StagedOf, Writer
 
 _log = logging.getLogger(__name__)

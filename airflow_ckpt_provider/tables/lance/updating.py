@@ -24,8 +24,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.exceptions import UnsupportedTableError
-from airflow_ckpt_provider.tables.lance.commit import REBASES, Swap, merging, rows_of
 from airflow_ckpt_provider.tables.lance.fragments import metadata_of
+from airflow_ckpt_provider.tables.lance.operations import REBASES, Swap, merging, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,11 +16,11 @@ from airflow_ckpt_provider.scan.lance_moves import moved_in, ranges_of
 from airflow_ckpt_provider.scan.lance_rows import PLACE, Rows, content_of, fields_of, live_fragments
 from airflow_ckpt_provider.tables.lance.columns.schema import widened
 from airflow_ckpt_provider.tables.lance.columns.writer import JOIN, ColumnsWriter, Join, Values, brought_back
-from airflow_ckpt_provider.tables.lance.commit import widening
 from airflow_ckpt_provider.tables.lance.evolution import optional, unaddable
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import operations_since, rows_stayed
 from airflow_ckpt_provider.tables.lance.modes import Append
+from airflow_ckpt_provider.tables.lance.operations import widening
 from airflow_ckpt_provider.tables.lance.schema import file_fields, schema_from_json, schema_to_json
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Plan, Staged
     from airflow_ckpt_provider.scan.lance_moves import Piece, Ranges
-    from airflow_ckpt_provider.tables.lance.commit import Swap
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
+    from airflow_ckpt_provider.tables.lance.operations import Swap
     from airflow_ckpt_provider.tables.lance.writer import WriterFacts
     from airflow_ckpt_provider.tables.protocol import Sealed, StagedOf, Writer
 

@@ -10,8 +10,8 @@ from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Split
 from airflow_ckpt_provider.exceptions import InvalidInputError, TableMovedError
 from airflow_ckpt_provider.tables.keys.parameters import CHOICES, UpsertParameters
-from airflow_ckpt_provider.tables.lance.commit import merging
 from airflow_ckpt_provider.tables.lance.modes import Append
+from airflow_ckpt_provider.tables.lance.operations import merging
 from airflow_ckpt_provider.tables.lance.updating import updating
 from airflow_ckpt_provider.tables.lance.upsert.earlier import EARLIER, Earlier
 from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER, Landing, filters_of
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
     from airflow_ckpt_provider.checkpoint.documents import Plan
-    from airflow_ckpt_provider.tables.lance.commit import Swap
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+    from airflow_ckpt_provider.tables.lance.operations import Swap
     from airflow_ckpt_provider.tables.lance.writer import WriterFacts
     from airflow_ckpt_provider.tables.protocol import Sealed, StagedOf, Writer
 
