@@ -9,10 +9,11 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
-    from pyiceberg.io import FileIO
+    import pyarrow.dataset as ds
+    from pyiceberg.io import FileIO, InputStream
 
     from airflow_ckpt_provider.scan.iceberg import DeleteFile
 
@@ -56,6 +57,17 @@ def _positions(io: FileIO, path: str, deletes: Sequence[DeleteFile]) -> memoryvi
     return memoryview(ordered.buffers()[1] or b"").cast("q")[: len(ordered)]
 
 
+def rows_deleted_of(io: FileIO, file: DeleteFile, paths: frozenset[str]) -> int:
+    """How many rows of these data files a file of position deletes names: its bounds span others, too."""
+    import pyarrow.dataset as ds
+
+    with io.new_input(file.path).open() as opened:
+        if file.format == "PUFFIN":
+            vectors = opened.read()
+            return sum(len(chunk) for path in paths for chunk in _vectors(path, vectors))
+        return sum(batch.num_rows for batch in _positions_in(opened, file, ds.field("file_path").isin(list(paths))))
+
+
 def _read(io: FileIO, path: str, file: DeleteFile) -> list[pa.Array]:
     import pyarrow as pa
     import pyarrow.dataset as ds
@@ -63,9 +75,15 @@ def _read(io: FileIO, path: str, file: DeleteFile) -> list[pa.Array]:
     with io.new_input(file.path).open() as opened:
         if file.format == "PUFFIN":
             return _vectors(path, opened.read())
-        kind = ds.OrcFileFormat() if file.format == "ORC" else ds.ParquetFileFormat(pre_buffer=False)
-        scanner = kind.make_fragment(opened).scanner(columns=["pos"], filter=ds.field("file_path") == path, use_threads=False)
-        return [pa.array(batch.column(0), pa.int64()) for batch in scanner.to_batches()]
+        return [pa.array(batch.column(0), pa.int64()) for batch in _positions_in(opened, file, ds.field("file_path") == path)]
+
+
+def _positions_in(opened: InputStream, file: DeleteFile, wanted: ds.Expression) -> Iterator[pa.RecordBatch]:
+    """The positions of a file of deletes that are wanted."""
+    import pyarrow.dataset as ds
+
+    kind = ds.OrcFileFormat() if file.format == "ORC" else ds.ParquetFileFormat(pre_buffer=False)
+    yield from kind.make_fragment(opened).scanner(columns=["pos"], filter=wanted, use_threads=False).to_batches()
 
 
 def _vectors(path: str, puffin: bytes) -> list[pa.Array]:

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Pieces that a plan holds of one fragment; where deletes have made more of it, its rows are of nobody.
-_MOST_PIECES = 20_000
+#: Pieces that a plan holds of one fragment, some 50 bytes each before they are compressed; where scattered deletes have made more
+#: of it, its rows are of nobody.
+_MOST_PIECES = 200_000
 
 #: Operations after which every fragment that is still there holds the same rows and columns.
 _HARMLESS = frozenset({"Append", "Delete", "CreateIndex", "UpdateConfig"})
@@ -178,8 +179,9 @@ def dealt(pieces: Sequence[Piece], sizes: Iterable[int]) -> Iterator[list[Piece]
 
 
 def _add(pieces: list[Piece], piece: Piece) -> None:
-    if pieces and pieces[-1].split == piece.split and pieces[-1].stop == piece.start:
-        pieces[-1] = pieces[-1]._replace(stop=piece.stop)
+    if pieces and pieces[-1].split == piece.split and (not piece.split or pieces[-1].stop == piece.start):
+        # Of rows that nobody has read it does not matter where they stood.
+        pieces[-1] = pieces[-1]._replace(stop=pieces[-1].stop + piece.rows)
     else:
         pieces.append(piece)
 
@@ -231,7 +233,12 @@ def _move(before: LanceDataset, group: Any, found: dict[int, Sequence[Piece]]) -
     if sum(piece.rows for piece in moved) != sum(new.physical_rows for new in group.new_fragments):
         return
     for new, pieces in zip(group.new_fragments, dealt(moved, [new.physical_rows for new in group.new_fragments]), strict=True):
-        if len(pieces) <= _MOST_PIECES and any(piece.split for piece in pieces):
+        if len(pieces) > _MOST_PIECES:
+            _log.warning(
+                "Fragment %s of %s is of %s pieces that were computed apart. What was computed of it is computed anew.",
+                new.id, before.uri, f"{len(pieces):,}",
+            )  # fmt: skip
+        elif any(piece.split for piece in pieces):
             found[new.id] = pieces
 
 

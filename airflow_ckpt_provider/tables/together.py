@@ -49,6 +49,24 @@ def require_together(headers: Sequence[Header], table: str, mode_of: Callable[[s
             f"{len(headers)} checkpoints of {table} with the mode {first.mode!r} cannot land in one commit: each may change the "
             "same files of the table. Use one stage and one commit task for each, one after the other."
         )
+    _require_readings_of_their_own(headers, table)
+
+
+def _require_readings_of_their_own(headers: Sequence[Header], table: str) -> None:
+    """Refuse two checkpoints that read one source increment by increment for one task: they have one place to read on from."""
+    seen: dict[tuple[object, ...], str] = {}
+    for header in headers:
+        if header.source.get("since") is None or header.replaces is not None:
+            continue
+        source = {name: value for name, value in header.source.items() if name not in {"row_filter", "columns"}}
+        reading = (header.origin.dag_id, header.origin.task_id, repr(sorted(source.items())))
+        other = seen.setdefault(reading, header.key)
+        if other != header.key:
+            raise InvalidInputError(
+                f"The keys {other!r} and {header.key!r} both read the increments of one source for the task "
+                f"{header.origin.task_id!r}, which has one place in {table} to read on from: rows would be left out or be there "
+                "twice. Nothing was committed. Map a task over sources, not over filters of one, or give each a task of its own."
+            )
 
 
 def adds_only(headers: Sequence[Header], mode_of: Callable[[str, JsonObject], Landing]) -> bool:

@@ -323,6 +323,14 @@ def test_a_dataset_that_was_made_anew_and_cleaned_up_lacks_the_staged_files(worl
     assert_refused(world, attempt, StagedFileMissingError, "Nothing was committed")
 
 
+def test_files_staged_for_a_dataset_that_was_made_anew_are_missed_however_lately_they_were_seen(world):
+    """The version that was bound is cleaned up, so that nothing else tells that it is another dataset."""
+    attempt = world.stage()
+    make_anew(world, 3)
+    clean_up(world)
+    assert_refused(world, attempt, StagedFileMissingError, "Nothing was committed")
+
+
 def test_rows_staged_for_a_dataset_that_was_removed_do_not_make_one(world):
     attempt = world.stage()
     shutil.rmtree(world.uri)

@@ -12,7 +12,7 @@ from modes.both import BEFORE, FOREIGN, UPSERT, Iceberg, Lance, StableLance
 from support.foreign import options_of, rows
 from support.world import ORIGIN, World
 
-from airflow_ckpt_provider.exceptions import NotSupportedYetError, TableMovedError
+from airflow_ckpt_provider.exceptions import InvalidInputError, NotSupportedYetError, TableMovedError
 from airflow_ckpt_provider.sources import IcebergTable
 
 
@@ -37,14 +37,10 @@ def grow(source, ids):
     source.table().append(rows(ids.start, len(ids)))
 
 
-def request(world, source, key, **changes):
+def request(world, source, key, reads=None, **changes):
     """A run of the task that copies."""
-    return world.request(
-        key,
-        **(
-            {"source": IcebergTable("shop.orders", since="last_commit", max_split_bytes=1), "options": options_of(source)} | changes
-        ),
-    )
+    reads = reads or IcebergTable("shop.orders", since="last_commit", max_split_bytes=1)
+    return world.request(key, source=reads, options=options_of(source), **changes)
 
 
 def run(world, source, key, **changes):
@@ -163,6 +159,36 @@ def test_of_two_runs_that_read_the_same_rows_one_lands(world, source):
     with pytest.raises(TableMovedError, match="another run of the task"):
         world.commit(first)
     assert ids(world) == [*range(2), *BEFORE]
+
+
+def test_two_mapped_tasks_do_not_read_the_increments_of_one_table(world, source):
+    """They would share one place, and what came between their plans would be left out, or be there twice."""
+    staged = []
+    for number in range(2):
+        origin = msgspec.structs.replace(ORIGIN, map_index=number)
+        chosen = IcebergTable("shop.orders", since="last_commit", row_filter=f"id {'<' if number else '>='} 1", max_split_bytes=1)
+        staged.append(world.stage(request(world, source, f"orders/{number}", origin=origin, reads=chosen)))
+        grow(source, range(10 * number + 10, 10 * number + 12))
+    before = world.commits()
+    with pytest.raises(InvalidInputError, match="both read the increments of one source"):
+        world.commit(*staged)
+    assert world.commits() == before
+    world.commit(staged[0])
+    with pytest.raises(TableMovedError, match="another run of the task"):
+        world.commit(staged[1])
+
+
+def test_two_mapped_tasks_read_the_increments_of_a_table_each(world, source):
+    source.create_table("shop.returns").append(rows(100, 3))
+    for turn in range(2):
+        staged = []
+        for number, name in enumerate(("shop.orders", "shop.returns")):
+            origin = msgspec.structs.replace(ORIGIN, map_index=number)
+            table = IcebergTable(name, since="last_commit", max_split_bytes=1)
+            staged.append(world.stage(request(world, source, f"turn {turn}, {name}", origin=origin, reads=table)))
+        world.commit(*staged)
+        grow(source, range(2, 4))
+    assert ids(world) == [*range(4), *range(100, 103), *BEFORE]
 
 
 def test_a_run_that_is_replaced_reads_its_own_rows_again_and_no_others(world, source):

@@ -183,12 +183,13 @@ def test_deletes_by_value_without_a_partition_apply_to_all_earlier_files(table):
     assert upon(table, next(file.file_path for file, added in added_by(table) if added == head(table))) == []
 
 
-def test_deletes_without_bounds_may_apply_to_every_file_of_their_partition(table):
+def test_deletes_without_bounds_apply_to_the_files_that_they_name(table):
     old = paths(table)
-    (file,) = [file for file, _ in added_by(table) if file.file_path == old["a"]]
-    foreign.delete_positions(table, {old["a"]: [0]}, file.partition)
-    assert len(upon(table, old["a"])) == 1
-    assert upon(table, old["b"]) == []
+    table.append(rows(20, 5, "a"))
+    first, other = [file for file, _ in added_by(table) if file.partition[0] == "a"]
+    foreign.delete_positions(table, {first.file_path: [0]}, first.partition)
+    assert len(upon(table, first.file_path)) == len(upon(table, first.file_path, other.file_path)) == 1
+    assert upon(table, other.file_path) == upon(table, old["b"]) == []
 
 
 def test_deletes_that_were_applied_and_removed_apply_no_more(table):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from datetime import timedelta
 
@@ -178,6 +179,20 @@ def test_a_mark_that_somebody_edited_is_named(world, source):
     world.dataset.update_schema_metadata({name: "edited"})
     with pytest.raises(CorruptObjectError, match=name):
         world.stage(request(world, source, "second"))
+
+
+def test_a_mark_that_came_with_a_schema_from_another_dataset_is_not_believed(world, source, tmp_path):
+    run(world, source, "first")
+    other = LanceWorld(tmp_path / "other")
+    lance.write_dataset(world.dataset.schema.empty_table(), other.uri)
+    (name,) = marks(other)
+    with pytest.raises(CorruptObjectError, match="was copied from another dataset") as refused:
+        other.stage(request(other, source, "first"))
+    (said,) = re.findall(r"update_schema_metadata\((\{.+?\})\)", str(refused.value))
+    other.dataset.update_schema_metadata(ast.literal_eval(said))
+    run(other, source, "first")
+    assert own(other) == [0, 1]
+    assert name in marks(other)
 
 
 def test_a_dataset_that_is_created_from_another_takes_no_mark_of_it(world, source, tmp_path):

@@ -33,8 +33,8 @@ PIECES = st.lists(
 
 
 def places(pieces):
-    """Each row of the pieces, by itself."""
-    return [(piece.split, place) for piece in pieces for place in range(piece.start, piece.stop)]
+    """Each row of the pieces, by itself; where one stood that nobody has read does not matter."""
+    return [(piece.split, place if piece.split else None) for piece in pieces for place in range(piece.start, piece.stop)]
 
 
 @given(PIECES, st.data())
@@ -185,6 +185,35 @@ def test_no_value_is_computed_twice(tmp_path, history, stable):
         getattr(backfill, do)(what)
     backfill.finish()
     assert len(set(backfill.seen)) == len(backfill.seen)
+
+
+BROUGHT_BACK = {
+    "and moved": [("delete", [*range(10)]), ("stage", None), ("restore", 1), ("compact", 1000)],
+    "after they were moved": [("stage", 1), ("compact", 1000), ("delete", [*range(50, ROWS)]), ("stage", None), ("restore", 1)],
+    "where they were": [("delete", [*range(10)]), ("stage", None), ("restore", 1)],
+}
+
+
+@pytest.mark.parametrize("history", BROUGHT_BACK.values(), ids=BROUGHT_BACK)
+def test_rows_that_a_restore_brings_back_are_missed(tmp_path, history):
+    """Their ranges were read without them."""
+    backfill = Backfill(tmp_path)
+    for do, what in history:
+        getattr(backfill, do)(what)
+    with pytest.raises(TableMovedError, match=r"are back, and have no values.*restart"):
+        groups.commit([backfill.stage().checkpoint], backfill.world.target())
+    backfill.finish()
+
+
+def test_rows_that_nobody_has_read_are_not_read_piece_by_piece(tmp_path):
+    backfill = Backfill(tmp_path)
+    backfill.stage(2)
+    backfill.delete([*range(1, ROWS, 3)])
+    backfill.compact(1000)
+    attempt = stage_columns(backfill.world, function=backfill.compute, rows_per_split=5, splits=0)
+    unread = ROWS - len(range(1, ROWS, 3)) - len(set(range(10)) - {*range(1, ROWS, 3)})
+    assert len(attempt.next_round().missing) <= unread / 5 + 1
+    backfill.finish()
 
 
 def test_what_cannot_be_followed_is_computed_anew(tmp_path):

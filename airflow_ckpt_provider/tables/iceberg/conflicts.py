@@ -9,6 +9,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+from airflow_ckpt_provider.scan.deletes import rows_deleted_of
+from airflow_ckpt_provider.scan.iceberg import DeleteFile
 from airflow_ckpt_provider.tables.iceberg.cover import Everything, Matching, Partitions, Paths, key_of
 from airflow_ckpt_provider.tables.iceberg.entries import ADDED, DELETED, data_file, entries_of
 from airflow_ckpt_provider.tables.iceberg.history import MAIN, lineage_of
@@ -169,7 +171,11 @@ def deletes_upon(table: Table, snapshot: Snapshot | None, paths: frozenset[str])
             # By values and without a partition: it applies to all partitions of all specs.
             group = (manifest.partition_spec_id, key_of(partition))
             first = min(oldest.values()) if by_value and not partition else oldest.get(group)
-            if first is not None and (entry.sequence_number or 0) >= first + by_value and _within_bounds(file, ordered):
+            if first is None or (entry.sequence_number or 0) < first + by_value or not _within_bounds(file, ordered):
+                continue
+            if by_value or rows_deleted_of(
+                table.io, DeleteFile(file.file_path, file.file_size_in_bytes, file.file_format.value), paths
+            ):
                 yield file.file_path
 
 

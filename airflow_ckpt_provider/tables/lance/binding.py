@@ -162,13 +162,17 @@ class NamedDataset:
 
     def _still(self, dataset: LanceDataset, binding: TableBinding) -> bool:
         """Whether the version that was bound is one of this dataset; True if it was cleaned up."""
+        return self.recognised(dataset, binding) is not False
+
+    def recognised(self, dataset: LanceDataset, binding: TableBinding) -> bool | None:
+        """Whether this is the dataset that was bound; None if the version that could tell was cleaned up."""
         bound: Any = binding.base or {}
         if dataset.version < int(bound["version"]):
             return False
         try:
             then = dataset if dataset.version == bound["version"] else dataset.checkout_version(bound["version"])
         except (OSError, ValueError):
-            return True
+            return None
         return made_at(then).isoformat() == str(bound["committed_at"])
 
     def missing(self, binding: TableBinding) -> TableMissingError:

@@ -47,9 +47,17 @@ def mark_of(dataset: LanceDataset, reading: str) -> JsonObject | None:
     """
     name = MARK_PREFIX + reading
     text = dataset.schema_metadata.get(name)
-    if text is not None:
+    notes = _begun(dataset, reading)
+    if text is not None and notes:
         return _decoded(text, name, dataset, dict[str, object])
-    for begun in _begun(dataset, reading):
+    if text is not None:
+        raise CorruptObjectError(
+            f"The schema of {dataset.uri} says that this task has read its source into it ({name}), and the metadata of the table "
+            "does not: the schema was copied from another dataset, or somebody replaced that metadata. Nothing was changed. If the "
+            f"dataset holds no rows of this task, remove the entry by lance.dataset({dataset.uri!r})."
+            f"update_schema_metadata({{{name!r}: None}}). {_ANEW}"
+        )
+    for begun in notes:
         try:
             landed = find(dataset, Search(begun.group, begun.horizon, None, "the first increment of this task"))
         except RolledBackError:

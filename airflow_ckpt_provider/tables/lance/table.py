@@ -213,7 +213,7 @@ class LanceTarget(NamedDataset):
         if rows != held:
             raise RowCountError(f"{rows} rows are sealed for {self.identifier}, but the staged fragments hold {held} (I2).")
         header = sealed[0].header
-        mode = mode_of(header.mode, header.parameters)
+        mode, creation = mode_of(header.mode, header.parameters), header.table.creation
 
         def check(dataset: LanceDataset | None) -> None:
             for one in sealed:
@@ -221,7 +221,7 @@ class LanceTarget(NamedDataset):
                     self.require_columns(dataset, one.header.table)
             if dataset is not None:
                 require_marks(functools.partial(mark_of, dataset), sealed)
-            if dataset is None:
+            if dataset is None or (creation is None and self.recognised(dataset, header.table) is None):
                 # Whoever removed a dataset that stood here has removed its folder, and what was staged in it, just now or earlier.
                 named = [StagedFile(self.files.path(fragment.name), fragment.bytes) for one in staged for fragment in one.fragments]
                 self.require_files(header.table, named)
@@ -231,7 +231,6 @@ class LanceTarget(NamedDataset):
             made = mode.swap(self.files, dataset, sealed, staged)
             return made if dataset is None or not marks_of(sealed) else carrying(dataset, made, with_marks(dataset, sealed))
 
-        creation = header.table.creation
         commit = Commit(
             group,
             identity_of([one.header for one in sealed]),

@@ -187,7 +187,7 @@ class AddColumns(Append):
             of = content_of(fragment, fields)
             read = own.get(of, [])
             if of in ranges.moved:
-                parts = _moved_parts(ranges.moved[of], read, files)
+                parts = _moved_parts(ranges.moved[of], read, files, dataset.uri)
             elif [files[split.id].rows for split in read if split.id in files] == [fragment.physical_rows]:
                 # A value for every row, in one file: it is the fragment's as it is.
                 continue
@@ -217,16 +217,17 @@ def _require_valued(one: Sealed, dataset: LanceDataset, found: Mapping[str, Any]
 
     Only a dataset that is restored to an earlier version brings rows back.
     """
-    values: dict[str, int] = {}
     records = {record.split: record for record in one.staged}
     splits = [split for split in one.plan.splits if split.task == READ]
-    for split in splits:
-        of = Rows.from_json(split.read).of
-        values[of] = values.get(of, 0) + records[split.id].rows
-    moved = moved_in(one.plan)
-    there = [(fragment, values[of]) for of, fragment in found.items() if of in values and of not in moved]
-    missing = sum(fragment.num_rows > valued for fragment, valued in there)
-    if not missing and any(valued < fragment.physical_rows for fragment, valued in there):
+    own, moved = _by_fragment(splits), moved_in(one.plan)
+    # Of a piece that was moved, every row has a value: the join has looked.
+    valued = {
+        of: sum(records[split.id].rows for split in own.get(of, ())) + sum(piece.rows for piece in moved.get(of, ()) if piece.split)
+        for of in found
+        if of in own or of in moved
+    }
+    missing = any(found[of].num_rows > rows for of, rows in valued.items())
+    if not missing and any(rows < found[of].physical_rows for of, rows in valued.items()):
         first = min(Rows.from_json(split.read).version for split in splits)
         missing = "Restore" in (operations_since(dataset, first) or ())
     if missing:
@@ -276,16 +277,20 @@ def _by_fragment(splits: Iterable[Split]) -> dict[str, list[Split]]:
     return found
 
 
-def _moved_parts(pieces: Iterable[Piece], read: Iterable[Split], files: Mapping[str, StagedFragment]) -> list[Values]:
+def _moved_parts(pieces: Iterable[Piece], read: Iterable[Split], files: Mapping[str, StagedFragment], table: str) -> list[Values]:
     """Values of a fragment that others compacted, in the order of its rows.
 
     :param read: splits that have read its other rows.
+    :raises TableMovedError: if there is no value of a row that was moved.
     """
     found = [(Rows.from_json(split.read).start, _values(files[split.id])) for split in read if split.id in files]
     runs: dict[str, list[tuple[int, int, int]]] = {}
     at = 0
     for piece in pieces:
-        if piece.split in files:
+        if piece.split and piece.split not in files:
+            # All rows of that range were deleted when it was read.
+            raise brought_back(table)
+        if piece.split:
             runs.setdefault(piece.split, []).append((piece.start, piece.stop, at))
         at += piece.rows
     found += [(own[0][2], _values(files[split], own)) for split, own in runs.items()]
