@@ -284,11 +284,14 @@ def test_a_replacement_takes_no_column_of_others(world):
         stage_columns(world, function=takes, on_rerun="replace", on_change="restart")
 
 
-def test_a_replacement_takes_no_column_of_the_same_name_that_somebody_else_made_anew(world):
+@pytest.mark.parametrize("compacted", [False, True], ids=["", "compacted"])
+def test_a_replacement_takes_no_column_of_the_same_name_that_somebody_else_made_anew(world, compacted):
     add_columns(world)
     staged = stage_columns(world, function=minus, on_rerun="replace", on_change="restart")
     world.dataset.drop_columns(["tens"])
     world.dataset.add_columns({"tens": "concat('n', cast(id as string))"})
+    if compacted:
+        world.dataset.optimize.compact_files()
     with pytest.raises(SchemaMismatchError, match="Somebody else added 'tens'"):
         commit(world, staged)
     with pytest.raises(InvalidInputError, match=r"'tens', which the dataset .* has already"):

@@ -21,7 +21,8 @@ from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import operations_since, rows_stayed
 from airflow_ckpt_provider.tables.lance.modes import Append
 from airflow_ckpt_provider.tables.lance.operations import widening
-from airflow_ckpt_provider.tables.lance.schema import file_fields, schema_from_json, schema_to_json
+from airflow_ckpt_provider.tables.lance.schema import schema_from_json, schema_to_json
+from airflow_ckpt_provider.tables.summary import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from lance import LanceDataset
 
-    from airflow_ckpt_provider.checkpoint.documents import Plan, Staged
+    from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Staged
     from airflow_ckpt_provider.scan.lance_moves import Piece, Ranges
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.protocol import Sealed, StagedOf, Writer
 
 _log = logging.getLogger(__name__)
+
+#: Metadata of a column that was added: a digest of the checkpoint's header, which no other store has.
+_MADE_BY = b"airflow.checkpoint.made"
 
 
 class AddColumns(Append):
@@ -151,7 +155,7 @@ class AddColumns(Append):
         self._require_covered(one, dataset, found, made)
         _require_valued(one, dataset, found)
         _warn_of_indexes(dataset, there)
-        schema = widened(dataset, columns, there)
+        schema = widened(dataset, _signed(columns, one.header), there)
         given = {fragment.id: made[of] for of, fragment in found.items() if of in made}
         return widening(dataset, schema, columns.names, given, instead=fields_of(dataset.lance_schema, there))
 
@@ -238,16 +242,20 @@ def _own_columns(dataset: LanceDataset, replaced: Sealed | None) -> frozenset[st
     """Columns of the dataset that the generation which is replaced has added, and not somebody else since under the same name."""
     if replaced is None:
         return frozenset()
-    names = frozenset(_columns_of(replaced.plan).names)
-    files = {name for name, _ in _column_files(replaced.plan, replaced.staged).values()}
-    there = (file for fragment in dataset.get_fragments() for file in fragment.data_files())
-    landed = {number for file in there if file.path in files for number in file.fields}
-    if not landed:
-        # All of its files were compacted: nothing but the names is left of it.
-        return names
+    made = identity_of([replaced.header]).encode()
     return frozenset(
-        name for name in names & set(dataset.schema.names) if landed.issuperset(file_fields(dataset.lance_schema, [name]))
+        name
+        for name in _columns_of(replaced.plan).names
+        if name in dataset.schema.names and (dataset.schema.field(name).metadata or {}).get(_MADE_BY) == made
     )
+
+
+def _signed(columns: pa.Schema, header: Header) -> pa.Schema:
+    """The columns, each saying which checkpoint has made it: names and files do not tell, after others have worked on them."""
+    import pyarrow as pa
+
+    made = {_MADE_BY: identity_of([header]).encode()}
+    return pa.schema([field.with_metadata({**(field.metadata or {}), **made}) for field in columns])
 
 
 def _join(fragment: int, join: Join) -> Split:
