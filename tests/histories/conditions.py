@@ -111,6 +111,8 @@ def of_open(play: Play, write: Write, *, restart: bool, replace: bool, mode: str
         return due
     if FOUND in look and replace:
         due.add(of_record(play, write, latest), sure=sure)
+        if not latest.files <= play.live_files(table, write.branch).keys():
+            due.add(Due({refusals.TableMovedError}), sure=sure)
     elif FOUND in look and restart:
         due.add(Due({refusals.RestartRefusedError}), sure=sure)
     elif restart:

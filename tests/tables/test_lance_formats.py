@@ -45,6 +45,7 @@ STORED = {
     "lance_sidecar.json": Sidecar(name="_checkpoints/ckpt-a-g1-smatch0-b.0-matched.arrow", bytes=512, sources=(0, 2)),
     "lance_rows.json": Rows(7, "2026-01-01T12:30:15.250000+00:00", 4, 65536, 131072, "ab" * 8),
     "lance_join.json": Join("ab" * 8, 131072, (("ckpt-a-g1-srows_0-b.0-00000.lance", 512),)),
+    "lance_join_moved.json": Join("ab" * 8, 8, (("ckpt-a-g1-srows_0-b.0-00000.lance", 512),), (((0, 5, 0), (7, 10, 5)),)),
     "lance_binding.json": BINDING,
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import msgspec
 
@@ -15,7 +15,7 @@ from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchEr
 from airflow_ckpt_provider.scan.lance_moves import moved_in, ranges_of
 from airflow_ckpt_provider.scan.lance_rows import PLACE, Rows, content_of, fields_of, live_fragments
 from airflow_ckpt_provider.tables.lance.columns.schema import widened
-from airflow_ckpt_provider.tables.lance.columns.writer import JOIN, ColumnsWriter, Join, Values, brought_back
+from airflow_ckpt_provider.tables.lance.columns.writer import JOIN, ColumnsWriter, Join, brought_back
 from airflow_ckpt_provider.tables.lance.evolution import optional, unaddable
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import operations_since, rows_stayed
@@ -32,11 +32,15 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Staged
     from airflow_ckpt_provider.scan.lance_moves import Piece, Ranges
+    from airflow_ckpt_provider.tables.lance.columns.writer import Run
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
     from airflow_ckpt_provider.tables.lance.operations import Swap
     from airflow_ckpt_provider.tables.lance.writer import WriterFacts
     from airflow_ckpt_provider.tables.protocol import Sealed, StagedOf, Writer
+
+    #: A staged file, and which of its rows; all where they are if there is none.
+    Part: TypeAlias = tuple[StagedFragment, tuple[Run, ...]]
 
 _log = logging.getLogger(__name__)
 
@@ -196,8 +200,10 @@ class AddColumns(Append):
                 # A value for every row, in one file: it is the fragment's as it is.
                 continue
             else:
-                parts = [_values(files[split.id]) for split in read if split.id in files]
-            yield _join(fragment.id, Join(of, fragment.physical_rows, tuple(parts)))
+                parts = [(files[split.id], ()) for split in read if split.id in files]
+            runs = tuple(own_runs for _, own_runs in parts)
+            named = tuple((file.name, file.bytes) for file, _ in parts)
+            yield _join(fragment.id, Join(of, fragment.physical_rows, named, runs if any(runs) else ()))
 
     @property
     def _read(self) -> list[str]:
@@ -260,7 +266,7 @@ def _signed(columns: pa.Schema, header: Header) -> pa.Schema:
 
 def _join(fragment: int, join: Join) -> Split:
     facts = hashlib.sha256(msgspec.json.encode([join.of, join.parts])).hexdigest()[:16]
-    size = sum(part.bytes for part in join.parts)
+    size = sum(size for _, size in join.parts)
     return Split(id=f"{JOIN}_{fragment:06d}_{facts}", bytes=size, read=join.to_json(), task=JOIN)
 
 
@@ -273,10 +279,6 @@ def _files_of(records: Iterable[Staged]) -> dict[str, StagedFragment]:
     return found
 
 
-def _values(file: StagedFragment, runs: Iterable[tuple[int, int, int]] = ()) -> Values:
-    return Values(file.name, file.bytes, tuple(runs))
-
-
 def _by_fragment(splits: Iterable[Split]) -> dict[str, list[Split]]:
     """Splits that read ranges, in the order of these, by what they are of."""
     found: dict[str, list[Split]] = {}
@@ -285,14 +287,16 @@ def _by_fragment(splits: Iterable[Split]) -> dict[str, list[Split]]:
     return found
 
 
-def _moved_parts(pieces: Iterable[Piece], read: Iterable[Split], files: Mapping[str, StagedFragment], table: str) -> list[Values]:
-    """Values of a fragment that others compacted, in the order of its rows.
+def _moved_parts(pieces: Iterable[Piece], read: Iterable[Split], files: Mapping[str, StagedFragment], table: str) -> list[Part]:
+    """The files with values of a fragment that others compacted, in the order of its rows, and which rows of them.
 
     :param read: splits that have read its other rows.
     :raises TableMovedError: if there is no value of a row that was moved.
     """
-    found = [(Rows.from_json(split.read).start, _values(files[split.id])) for split in read if split.id in files]
-    runs: dict[str, list[tuple[int, int, int]]] = {}
+    found: list[tuple[int, Part]] = [
+        (Rows.from_json(split.read).start, (files[split.id], ())) for split in read if split.id in files
+    ]
+    runs: dict[str, list[Run]] = {}
     at = 0
     for piece in pieces:
         if piece.split and piece.split not in files:
@@ -301,8 +305,8 @@ def _moved_parts(pieces: Iterable[Piece], read: Iterable[Split], files: Mapping[
         if piece.split:
             runs.setdefault(piece.split, []).append((piece.start, piece.stop, at))
         at += piece.rows
-    found += [(own[0][2], _values(files[split], own)) for split, own in runs.items()]
-    return [values for _, values in sorted(found, key=lambda one: one[0])]
+    found += [(own[0][2], (files[split], tuple(own))) for split, own in runs.items()]
+    return [part for _, part in sorted(found, key=lambda one: one[0])]
 
 
 def _column_files(plan: Plan, staged: Sequence[Staged]) -> dict[str, tuple[str, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -28,30 +28,24 @@ JOIN = "join"
 _WINDOW_ROWS = 8192
 
 
-class Values(Part, frozen=True):
-    """A staged file with values of a fragment.
-
-    :param name: below ``data``.
-    :param runs: which of its rows, from a place up to another, and where the first of them stands now; all, where they are, if
-        there is none.
-    """
-
-    name: str
-    bytes: int
-    runs: tuple[tuple[int, int, int], ...] = ()
+#: Rows of a staged file, from a place up to another, and where the first of them stands now.
+Run: TypeAlias = tuple[int, int, int]
 
 
-class Join(Part, frozen=True):
+class Join(Part, frozen=True, omit_defaults=True):
     """What a split joins.
 
     :param of: what the fragment holds; see ``content_of``.
     :param rows: of the fragment, deleted ones included.
-    :param parts: in the order of their rows.
+    :param parts: names and bytes of the staged files, in the order of their rows.
+    :param runs: of each of them, which of its rows are in this fragment; empty for all, where they are. None is of one, if there
+        are none.
     """
 
     of: str
     rows: int
-    parts: tuple[Values, ...]
+    parts: tuple[tuple[str, int], ...]
+    runs: tuple[tuple[Run, ...], ...] = ()
 
     def to_json(self) -> JsonObject:
         """As stored in a plan."""
@@ -70,7 +64,9 @@ class ColumnsWriter(LanceWriter):
         """Join the ranges of a fragment."""
         join = Join.from_json(split.read)
         scan = FileScan(self.facts.files, self.schema)
-        values = (batch for part in join.parts for batch in self._values(scan, part))
+        runs = join.runs or ((),) * len(join.parts)
+        parts = zip(join.parts, runs, strict=True)
+        values = (batch for (name, size), own in parts for batch in self._values(scan, DataFile(name, size), own))
         written = super().write(spread(values, join.rows, self.schema), stem)
         (file,) = StagedFragments.from_json(written.manifest or {}).fragments
         if file.rows != join.rows:
@@ -78,16 +74,16 @@ class ColumnsWriter(LanceWriter):
         # The rows that have values are counted where they were computed.
         return written._replace(rows=0, manifest=None, scratch={"file": [file.name, file.bytes]})
 
-    def _values(self, scan: FileScan, part: Values) -> Iterator[pa.RecordBatch]:
+    def _values(self, scan: FileScan, file: DataFile, runs: Sequence[Run]) -> Iterator[pa.RecordBatch]:
         """Values of a staged file, at the places where their rows stand now."""
         rows = 0
-        for own in scan.read(DataFile(part.name, part.bytes)):
-            batch = moved(own, part.runs)
+        for own in scan.read(file):
+            batch = moved(own, runs)
             rows += batch.num_rows
             if batch.num_rows:
                 yield batch
         # A row that others moved was there when it was read, unless it was deleted then.
-        if part.runs and rows != sum(stop - start for start, stop, _ in part.runs):
+        if runs and rows != sum(stop - start for start, stop, _ in runs):
             raise brought_back(self.facts.table)
 
 
@@ -99,11 +95,11 @@ def brought_back(table: str) -> TableMovedError:
     )
 
 
-def moved(values: pa.RecordBatch, runs: Sequence[tuple[int, int, int]]) -> pa.RecordBatch:
+def moved(values: pa.RecordBatch, runs: Sequence[Run]) -> pa.RecordBatch:
     """The values whose rows are in one of the runs, at the places where those stand now.
 
     :param values: with ``PLACE``.
-    :param runs: see ``Values``; none moves nothing.
+    :param runs: none moves nothing.
     """
     import numpy as np
     import pyarrow as pa
