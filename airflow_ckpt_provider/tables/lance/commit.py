@@ -123,15 +123,19 @@ def _try(
 
 def _verified(dataset: LanceDataset, commit: Commit, swap: Swap) -> Landed:
     """The commit as the version it made shows it (I2)."""
-    there, holds = [fragment.metadata for fragment in dataset.get_fragments()], swap.holds
-    found = {file.path: one.physical_rows for one in there for file in one.files if file.path in holds}
+    holds, found, ids = swap.holds, dict[str, int](), set[int]()
+    # One at a time, and each path asked for once: of ten thousand fragments, to hold them all takes longer than the commit.
+    for fragment in dataset.get_fragments():
+        one = fragment.metadata
+        ids.add(one.id)
+        found |= {path: one.physical_rows for file in one.files if (path := str(file.path)) in holds}
     if found != holds:
         raise RowCountError(
             f"Version {dataset.version} of {dataset.uri} holds {sum(found.values())} rows in the staged files; "
             f"{sum(holds.values())} were sealed for {commit.keys}. The version has landed: compare the dataset with its source "
             "before anything else writes to it."
         )
-    strange = set() if swap.fragments is None else {one.id for one in there} - swap.fragments
+    strange = set() if swap.fragments is None else ids - swap.fragments
     if strange:
         raise RowCountError(
             f"{commit.keys} landed in version {dataset.version} of {dataset.uri}, and {len(strange)} fragments that others added "

@@ -196,9 +196,9 @@ class LanceTarget(NamedDataset):
     def changes_nothing(self, sealed: Sequence[Sealed]) -> bool:
         """Whether these add and remove nothing. A dataset is created even if it has no rows."""
         first = sealed[0].header
-        if first.table.creation is not None or mode_of(first.mode, first.parameters).replaces or moves_mark(sealed):
+        if first.table.creation is not None or mode_of(first.mode, first.parameters).replaces:
             return False
-        return not any(one.seal.rows or own_files(one.replaced) for one in sealed)
+        return not any(one.seal.rows or own_files(one.replaced) for one in sealed) and not moves_mark(sealed)
 
     def commit(
         self,
