@@ -26,7 +26,7 @@ from airflow_ckpt_provider.operators.commit import CheckpointCommitOperator
 from airflow_ckpt_provider.operators.iceberg import CheckpointedIcebergWriteOperator
 from airflow_ckpt_provider.operators.lance import CheckpointedLanceWriteOperator
 from airflow_ckpt_provider.sensors.checkpoint import CheckpointSensor
-from airflow_ckpt_provider.sources import Files, LanceDataset, SparkDataFrame
+from airflow_ckpt_provider.sources import Files, IcebergTable, LanceDataset, SparkDataFrame
 
 pytestmark = [
     pytest.mark.airflow,
@@ -257,6 +257,19 @@ def test_a_pinned_dataset_goes_into_an_iceberg_table_with_templates_rendered(dag
     assert run_dag(dag, uri=uri, version=2, least=4).state == "success"
     assert dag_world.ids() == [4, 5, 6, 7, 8, 9]
     assert task_states(run_dag(dag, uri=uri, version="", least=4))["stage"] == "failed"
+
+
+def test_a_growing_table_is_copied_into_a_dataset_row_by_row_once(dag_world, run_dag, uri):
+    arrow = dag_world.table().schema().as_arrow()
+    with DAG("growing", schedule=None, start_date=start()) as dag:
+        source = IcebergTable("shop.orders", since="last_commit")
+        staged = stage(dag_world, uri, source=source, idempotence_key="growing/{{ dag_run.conf['n'] }}")
+        chain(staged, commit_of(staged))
+    for number in range(2):
+        dag_world.table().append(rows(number * 10, 10).cast(arrow))
+        assert run_dag(dag, n=number).state == "success"
+    assert run_dag(dag, n="nothing new").state == "success"
+    assert ids(uri) == list(range(20))
 
 
 def test_a_failed_check_leaves_the_dataset_and_its_correction_commits_without_writing(dag_world, run_dag, uri):
