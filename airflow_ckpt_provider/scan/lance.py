@@ -23,6 +23,10 @@ _ROW_BYTES = 1024
 #: Blobs are read as what they hold; Lance's default is where they are in this dataset's files.
 BLOBS: Literal["all_binary"] = "all_binary"
 
+#: Operations after which each row that is left is where it was, in a fragment of the same columns. An update is none of them: it
+#: deletes a row in one fragment and adds it in another.
+MOVES_NO_ROW = frozenset({"Append", "Delete", "CreateIndex", "UpdateConfig"})
+
 #: Schemes that Lance opens, of those that the checkpoint store knows.
 _SCHEMES = ("file", "s3", "gs", "az")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import READ
-from airflow_ckpt_provider.scan.lance import transaction_of
+from airflow_ckpt_provider.scan.lance import MOVES_NO_ROW, transaction_of
 from airflow_ckpt_provider.scan.lance_rows import Rows, content_of, facts_of, fields_of, live_fragments, live_places, range_splits
 
 if TYPE_CHECKING:
@@ -28,9 +28,6 @@ _log = logging.getLogger(__name__)
 #: Pieces that a plan holds of one fragment, some 50 bytes each before they are compressed; where scattered deletes have made more
 #: of it, its rows are of nobody.
 _MOST_PIECES = 200_000
-
-#: Operations after which every fragment that is still there holds the same rows and columns.
-_HARMLESS = frozenset({"Append", "Delete", "CreateIndex", "UpdateConfig"})
 
 #: Entry in the inputs of a plan: the pieces of fragments that were compacted, by what they are; see ``content_of``.
 MOVED = "moved"
@@ -211,7 +208,7 @@ def _step(dataset: LanceDataset, version: int, found: dict[int, Sequence[Piece]]
     transaction = transaction_of(dataset, version)
     operation: Any = None if transaction is None else transaction.operation
     name = type(operation).__name__
-    if name in _HARMLESS:
+    if name in MOVES_NO_ROW:
         return
     before, after = (_fragments(dataset, number) for number in (version - 1, version))
     if name == "Rewrite":

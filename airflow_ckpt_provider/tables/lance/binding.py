@@ -148,7 +148,7 @@ class NamedDataset:
             if dataset is not None and not self._made_by(dataset, binding):
                 raise self._exists()
             return dataset
-        if dataset is None or not self._still(dataset, binding):
+        if dataset is None or self.recognised(dataset, binding) is False:
             raise self.missing(binding)
         return dataset
 
@@ -159,10 +159,6 @@ class NamedDataset:
         except OSError:
             return True
         return first is not None and (first.transaction_properties or {}).get(MADE_BY) == binding.uuid
-
-    def _still(self, dataset: LanceDataset, binding: TableBinding) -> bool:
-        """Whether the version that was bound is one of this dataset; True if it was cleaned up."""
-        return self.recognised(dataset, binding) is not False
 
     def recognised(self, dataset: LanceDataset, binding: TableBinding) -> bool | None:
         """Whether this is the dataset that was bound; None if the version that could tell was cleaned up."""

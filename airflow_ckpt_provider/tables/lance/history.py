@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import BindingMismatchError, HistoryExpiredError, RolledBackError, TableMissingError
-from airflow_ckpt_provider.scan.lance import made_at, transaction_of
+from airflow_ckpt_provider.scan.lance import MOVES_NO_ROW, made_at, transaction_of
 from airflow_ckpt_provider.tables.once import keys_of
 from airflow_ckpt_provider.tables.protocol import Landed
 from airflow_ckpt_provider.tables.summary import GROUP, IDENTITY
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
     from airflow_ckpt_provider.checkpoint.documents import Group
-
-#: Operations that leave rows where they are, or delete them. An update deletes a row in one fragment and adds it in another.
-_MOVES_NO_ROW = frozenset({"Append", "Delete", "CreateIndex", "UpdateConfig"})
 
 
 class Search(NamedTuple):
@@ -106,7 +103,7 @@ def operations_since(dataset: LanceDataset, version: int) -> list[str] | None:
 def rows_stayed(dataset: LanceDataset, version: int) -> bool:
     """Whether every row that the dataset had at a version is where it was, or deleted; False also if that cannot be told."""
     operations = operations_since(dataset, version)
-    return operations is not None and _MOVES_NO_ROW.issuperset(operations)
+    return operations is not None and MOVES_NO_ROW.issuperset(operations)
 
 
 def _landed(dataset: LanceDataset, begin: int, end: int, search: Search) -> Landed:

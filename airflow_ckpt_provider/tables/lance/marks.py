@@ -31,8 +31,14 @@ T = TypeVar("T")
 #: Prefix of the notes in the table's metadata; followed by who reads what, a dot, and the commit's group.
 BEGUN_PREFIX = "airflow.checkpoint.begun."
 
+#: What an error says of where there is no way on.
+_ANEW = (
+    "To begin anew, give the task another task_id: its first run reads the whole source, so write it with mode='overwrite' if the "
+    "dataset holds rows of the old runs."
+)
 
-class _Begun(NamedTuple):
+
+class Begun(NamedTuple):
     """A commit that was about to be the first of a reading."""
 
     group: str
@@ -73,12 +79,6 @@ def mark_of(dataset: LanceDataset, reading: str) -> JsonObject | None:
     return None
 
 
-_ANEW = (
-    "To begin anew, give the task another task_id: its first run reads the whole source, so write it with mode='overwrite' if the "
-    "dataset holds rows of the old runs."
-)
-
-
 def _overwritten(dataset: LanceDataset, name: str, landed: int | None) -> HistoryExpiredError:
     before, text = next(_earlier_marks(dataset, name), (None, None))
     back = (
@@ -109,7 +109,7 @@ def note(dataset: LanceDataset, group: Group, sealed: Sequence[Sealed]) -> bool:
     from lance import LanceDataset, LanceOperation
     from lance.dataset import Transaction
 
-    text = msgspec.json.encode(_Begun(group.id, group.horizon)).decode()
+    text = msgspec.json.encode(Begun(group.id, group.horizon)).decode()
     first = [f"{BEGUN_PREFIX}{mark.reading}.{group.id}" for _, mark in marks_in(sealed) if mark.begin is None]
     new: dict[str, str | None] = {name: text for name in first if name not in dataset.metadata}
     if new:
@@ -125,10 +125,10 @@ def with_marks(dataset: LanceDataset, sealed: Sequence[Sealed]) -> Any:  # noqa:
     return copy.lance_schema
 
 
-def _begun(dataset: LanceDataset, reading: str) -> list[_Begun]:
+def _begun(dataset: LanceDataset, reading: str) -> list[Begun]:
     prefix = f"{BEGUN_PREFIX}{reading}."
     notes = {name: text for name, text in dataset.metadata.items() if name.startswith(prefix)}
-    return [_decoded(text, name, dataset, _Begun) for name, text in sorted(notes.items())]
+    return [_decoded(text, name, dataset, Begun) for name, text in sorted(notes.items())]
 
 
 def _decoded(text: str, name: str, dataset: LanceDataset, kind: type[T]) -> T:

@@ -85,7 +85,9 @@ def replaceable(dataset: LanceDataset, names: frozenset[str]) -> list[FragmentMe
 
     :raises TableMovedError: if the dataset does not have all of them as they were written.
     """
-    there = (fragment.metadata for fragment in dataset.get_fragments() if names)
+    if not names:
+        return []
+    there = (fragment.metadata for fragment in dataset.get_fragments())
     found = [one for one in there if any(file.path in names for file in one.files)]
     require_there(len(names) - len(found), dataset)
     _require_whole(found, dataset)
