@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from airflow_ckpt_provider.scan.deletes import rows_deleted_of
 from airflow_ckpt_provider.scan.iceberg import DeleteFile
 from airflow_ckpt_provider.tables.iceberg.cover import Everything, Matching, Partitions, Paths, key_of
-from airflow_ckpt_provider.tables.iceberg.entries import ADDED, DELETED, data_file, entries_of
+from airflow_ckpt_provider.tables.iceberg.entries import ADDED, DELETED, data_file, entries_of, live_entries
 from airflow_ckpt_provider.tables.iceberg.history import MAIN, lineage_of
 
 if TYPE_CHECKING:
@@ -160,31 +160,26 @@ def deletes_upon(table: Table, snapshot: Snapshot | None, paths: frozenset[str])
     if not oldest:
         return
     ordered = sorted(path.encode() for path in paths)
-    for manifest in deletes:
-        if manifest.sequence_number < min(oldest.values()):
+    recent = [one for one in deletes if one.sequence_number >= min(oldest.values())]
+    for manifest, entry, partition in live_entries(table.io, recent, None):
+        file = data_file(entry, partition, manifest.partition_spec_id)
+        by_value = file.content == _BY_VALUE
+        # By values and without a partition: it applies to all partitions of all specs.
+        group = (manifest.partition_spec_id, key_of(partition))
+        first = min(oldest.values()) if by_value and not partition else oldest.get(group)
+        if first is None or (entry.sequence_number or 0) < first + by_value or not _within_bounds(file, ordered):
             continue
-        for entry, partition in entries_of(table.io, manifest, None):
-            if entry.status == DELETED:
-                continue
-            file = data_file(entry, partition, manifest.partition_spec_id)
-            by_value = file.content == _BY_VALUE
-            # By values and without a partition: it applies to all partitions of all specs.
-            group = (manifest.partition_spec_id, key_of(partition))
-            first = min(oldest.values()) if by_value and not partition else oldest.get(group)
-            if first is None or (entry.sequence_number or 0) < first + by_value or not _within_bounds(file, ordered):
-                continue
-            if by_value or rows_deleted_of(
-                table.io, DeleteFile(file.file_path, file.file_size_in_bytes, file.file_format.value), paths
-            ):
-                yield file.file_path
+        if by_value or rows_deleted_of(
+            table.io, DeleteFile(file.file_path, file.file_size_in_bytes, file.file_format.value), paths
+        ):
+            yield file.file_path
 
 
 def _oldest(table: Table, manifests: Sequence[ManifestFile], paths: frozenset[str]) -> dict[tuple[int, Key], int]:
     """By partition, the lowest sequence number of these data files: what was deleted before a file came is none of its rows."""
     oldest: dict[tuple[int, Key], int] = {}
-    for manifest in manifests:
-        for entry, partition in entries_of(table.io, manifest):
-            if entry.status != DELETED and entry.file["file_path"] in paths:
-                group, number = (manifest.partition_spec_id, key_of(partition)), entry.sequence_number or 0
-                oldest[group] = min(number, oldest.get(group, number))
+    for manifest, entry, partition in live_entries(table.io, manifests):
+        if entry.file["file_path"] in paths:
+            group, number = (manifest.partition_spec_id, key_of(partition)), entry.sequence_number or 0
+            oldest[group] = min(number, oldest.get(group, number))
     return oldest

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ckpt_provider.tables.iceberg.avro import HEAD, ContainerWriter, Entries, to_long
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
     from typing import Self
 
@@ -33,6 +33,16 @@ def entries_of(
     with Entries(io, manifest.manifest_path, fields) as entries:
         for entry in entries:
             yield inheriting(entry, manifest), entries.partition(entry.file)
+
+
+def live_entries(
+    io: FileIO, manifests: Iterable[ManifestFile], fields: frozenset[str] | None = FACTS
+) -> Iterator[tuple[ManifestFile, Entry, tuple[Any, ...]]]:
+    """The entries of these manifests whose files are in the table, each with its manifest and the file's partition."""
+    for manifest in manifests:
+        for entry, partition in entries_of(io, manifest, fields):
+            if entry.status != DELETED:
+                yield manifest, entry, partition
 
 
 def inheriting(entry: Entry, manifest: ManifestFile) -> Entry:

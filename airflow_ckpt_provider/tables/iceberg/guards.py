@@ -8,7 +8,7 @@ import msgspec
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, TableMovedError
 from airflow_ckpt_provider.tables.iceberg.conflicts import changes_since, deletes_upon, touching
-from airflow_ckpt_provider.tables.iceberg.entries import DELETED, entries_of
+from airflow_ckpt_provider.tables.iceberg.entries import live_entries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,10 +45,9 @@ def require_there(table: Table, header: Header, paths: frozenset[str]) -> None:
     from airflow_ckpt_provider.tables.iceberg.commit import head_of
 
     head = head_of(table.metadata, header.table.branch)
-    gone = set(paths)
-    for manifest in head.manifests(table.io) if head else ():
-        if gone and manifest.content == ManifestContent.DATA:
-            gone -= {entry.file["file_path"] for entry, _ in entries_of(table.io, manifest) if entry.status != DELETED}
+    listed = head.manifests(table.io) if head and paths else []
+    data = [manifest for manifest in listed if manifest.content == ManifestContent.DATA]
+    gone = paths - {entry.file["file_path"] for _, entry, _ in live_entries(table.io, data) if entry.file["file_path"] in paths}
     if gone:
         raise TableMovedError(f"{len(gone)} of {len(paths)} data files are not in the table any more, such as {min(gone)}.")
 

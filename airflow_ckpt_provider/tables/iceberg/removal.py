@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from airflow_ckpt_provider.exceptions import HistoryExpiredError, TableMovedError
 from airflow_ckpt_provider.tables.iceberg.avro import Entries, in_order
 from airflow_ckpt_provider.tables.iceberg.cover import Cover
-from airflow_ckpt_provider.tables.iceberg.entries import DELETED, FACTS, Rewrite, data_file, entries_of, inheriting
+from airflow_ckpt_provider.tables.iceberg.entries import DELETED, FACTS, Rewrite, data_file, entries_of, inheriting, live_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -215,15 +215,13 @@ def classified(table: Table, snapshot_id: int, expression: BooleanExpression) ->
             "the table as it is."
         )
     matcher = Matcher(table.metadata, expression)
-    for manifest in snapshot.manifests(table.io):
-        if manifest.content != ManifestContent.DATA or not matcher.may_be_in(manifest):
-            continue
-        for entry, partition in entries_of(table.io, manifest, None):
-            if entry.status != DELETED:
-                file = data_file(entry, partition, manifest.partition_spec_id)
-                whole = matcher.whole(file, manifest.partition_spec_id)
-                if whole or matcher.possible(file, manifest.partition_spec_id):
-                    yield file, whole
+    listed = snapshot.manifests(table.io)
+    holding = (one for one in listed if one.content == ManifestContent.DATA and matcher.may_be_in(one))
+    for manifest, entry, partition in live_entries(table.io, holding, None):
+        file = data_file(entry, partition, manifest.partition_spec_id)
+        whole = matcher.whole(file, manifest.partition_spec_id)
+        if whole or matcher.possible(file, manifest.partition_spec_id):
+            yield file, whole
 
 
 class Classified(NamedTuple):
