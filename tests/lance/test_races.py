@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from crash.run_to import growing
 from support.columns import computed, stage_columns
-from support.foreign import options_of
 from support.foreign import rows as foreign_rows
+from support.growing import request
 from support.lance_racers import START, SWAP, Racers
 from support.lance_world import LanceWorld, expected
 from support.world import rows
 
-from airflow_ckpt_provider.sources import Files, IcebergTable
+from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.tables import groups
 
 pytestmark = pytest.mark.crash
@@ -212,8 +212,7 @@ def test_eight_processes_that_add_the_same_columns_add_them_once(worlds, racers,
 
 def stage_growing(world, key):
     """A run of the task that copies what an Iceberg table has got since its last commit."""
-    source = IcebergTable("shop.orders", since="last_commit", max_split_bytes=1)
-    return world.stage(world.request(key, source=source, options=options_of(growing(world)))).checkpoint
+    return world.stage(request(world, growing(world), key)).checkpoint
 
 
 @pytest.mark.parametrize("gate", [START, SWAP])

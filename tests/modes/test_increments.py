@@ -9,8 +9,9 @@ import msgspec
 import pytest
 from crash.maintenance import forget_the_record
 from modes.both import BEFORE, FOREIGN, UPSERT, Iceberg, Lance, StableLance
-from support.foreign import options_of, rows
-from support.world import ORIGIN, World
+from support.foreign import rows
+from support.growing import grow, growing_table, request, run
+from support.world import ORIGIN
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, NotSupportedYetError, TableMovedError
 from airflow_ckpt_provider.sources import IcebergTable
@@ -19,10 +20,7 @@ from airflow_ckpt_provider.sources import IcebergTable
 @pytest.fixture
 def source(tmp_path):
     """The growing table, with two rows."""
-    world = World(tmp_path / "source")
-    world.create_table()
-    grow(world, range(2))
-    return world
+    return growing_table(tmp_path / "source")
 
 
 @pytest.fixture(params=[Iceberg, Lance], ids=["iceberg", "lance"])
@@ -31,21 +29,6 @@ def world(request, tmp_path, source):
     world = request.param(tmp_path / "target")
     world.make()
     return world
-
-
-def grow(source, ids):
-    source.table().append(rows(ids.start, len(ids)))
-
-
-def request(world, source, key, reads=None, **changes):
-    """A run of the task that copies."""
-    reads = reads or IcebergTable("shop.orders", since="last_commit", max_split_bytes=1)
-    return world.request(key, source=reads, options=options_of(source), **changes)
-
-
-def run(world, source, key, **changes):
-    (settled,) = world.commit(world.stage(request(world, source, key, **changes)))
-    return settled
 
 
 def ids(world):

@@ -63,6 +63,24 @@ class Place:
         attempt.seal()
         return attempt
 
+    def stage_losing(self, attempt: WriteAttempt) -> int:
+        """Stage it, with each of the dataset's own splits done twice, of which one loses; how many that were.
+
+        What has lost leaves nothing behind.
+        """
+        lost, folder = 0, self.world.root / "people.lance"
+        while (found := attempt.next_round()) is not None:
+            work = attempt.begin("a test", 1)
+            for split in found.missing:
+                if split.task != "read":
+                    before = set(folder.rglob("*.*"))
+                    work.writer.remove(work.writer.work(split, work.paths.file_stem(split.id, "abc.1")))
+                    assert set(folder.rglob("*.*")) == before
+                    lost += 1
+                work.run(split, "0")
+        attempt.seal()
+        return lost
+
     def commit(self, attempt: WriteAttempt) -> groups.Settled:
         (settled,) = groups.commit([attempt.checkpoint], LanceTarget(self.uri))
         return settled

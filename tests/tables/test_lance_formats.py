@@ -9,10 +9,12 @@ import msgspec
 import pytest
 
 from airflow_ckpt_provider.checkpoint.documents import TableBinding
+from airflow_ckpt_provider.scan.lance_moves import Piece
 from airflow_ckpt_provider.scan.lance_rows import Rows
 from airflow_ckpt_provider.sources.lance import LanceSplit
 from airflow_ckpt_provider.tables.lance.columns.writer import Join
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragment, StagedFragments
+from airflow_ckpt_provider.tables.lance.marks import Begun
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import Sidecar
 from airflow_ckpt_provider.tables.lance.upsert.source import Source
 
@@ -47,11 +49,16 @@ STORED = {
     "lance_join.json": Join("ab" * 8, 131072, (("ckpt-a-g1-srows_0-b.0-00000.lance", 512),)),
     "lance_join_moved.json": Join("ab" * 8, 8, (("ckpt-a-g1-srows_0-b.0-00000.lance", 512),), (((0, 5, 0), (7, 10, 5)),)),
     "lance_binding.json": BINDING,
+    "lance_piece.json": Piece("rows_000000_00000000_abab", 10, 20),
+    "lance_begun.json": Begun("ab" * 16, 7),
 }
+
+#: What is stored as msgspec has it.
+PLAIN = TableBinding | Piece | Begun
 
 
 def as_json(stored):
-    return msgspec.to_builtins(stored) if isinstance(stored, TableBinding) else stored.to_json()
+    return msgspec.to_builtins(stored) if isinstance(stored, PLAIN) else stored.to_json()
 
 
 @pytest.mark.parametrize("name", STORED)
@@ -60,5 +67,5 @@ def test_it_is_written_and_read_as_it_always_was(name):
     stored = STORED[name]
     assert msgspec.json.encode(as_json(stored)) == golden
     found = json.loads(golden)
-    read = msgspec.convert(found, TableBinding) if isinstance(stored, TableBinding) else type(stored).from_json(found)
+    read = msgspec.convert(found, type(stored)) if isinstance(stored, PLAIN) else type(stored).from_json(found)
     assert read == stored

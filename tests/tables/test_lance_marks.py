@@ -8,22 +8,18 @@ from datetime import timedelta
 
 import lance
 import pytest
-from support.foreign import options_of, rows
+from support.foreign import rows
+from support.growing import grow, growing_table, request, run
 from support.lance_world import FOREIGN, LanceWorld, expected
-from support.world import World
 
 from airflow_ckpt_provider.exceptions import CorruptObjectError, HistoryExpiredError
-from airflow_ckpt_provider.sources import IcebergTable
 from airflow_ckpt_provider.tables.lance.marks import BEGUN_PREFIX
 from airflow_ckpt_provider.tables.marks import MARK_PREFIX
 
 
 @pytest.fixture
 def source(tmp_path):
-    world = World(tmp_path / "source")
-    world.create_table()
-    grow(world, range(2))
-    return world
+    return growing_table(tmp_path / "source")
 
 
 @pytest.fixture
@@ -34,20 +30,6 @@ def world(tmp_path, source):
     lance.write_dataset(there.add_column(1, "dropped", there["id"]), world.uri)
     world.dataset.drop_columns(["dropped"])
     return world
-
-
-def grow(source, ids):
-    source.table().append(rows(ids.start, len(ids)))
-
-
-def request(world, source, key):
-    made = IcebergTable("shop.orders", since="last_commit", max_split_bytes=1)
-    return world.request(key, source=made, options=options_of(source))
-
-
-def run(world, source, key):
-    (settled,) = world.commit(world.stage(request(world, source, key)))
-    return settled
 
 
 def marks(world):
