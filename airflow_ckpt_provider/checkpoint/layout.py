@@ -77,7 +77,12 @@ class CheckpointPaths:
 
     def file_stem(self, split_id: str, attempt_id: str) -> str:
         """Start of the name of every data file and manifest of one split in one attempt (I4)."""
-        return f"ckpt-{self.key_hash}-g{self.generation}-s{split_id}-{attempt_id}"
+        return f"{self.files}s{split_id}-{attempt_id}"
+
+    @property
+    def files(self) -> str:
+        """Start of the name of every data file and manifest of this generation."""
+        return f"ckpt-{self.key_hash}-g{self.generation}-"
 
 
 def attempt_of(file: str) -> str | None:

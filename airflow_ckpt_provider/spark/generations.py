@@ -8,6 +8,7 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
 from airflow_ckpt_provider.checkpoint.documents import Header, fingerprint
+from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
 from airflow_ckpt_provider.exceptions import BindingMismatchError, RestartRefusedError
 from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.sealed import SealedCheckpoint
@@ -71,7 +72,7 @@ class Generations:
         """The first generation; if somebody else opened it since we looked, theirs, as any later attempt finds it."""
         header = self._new_header(None)
         try:
-            return Checkpoint.create(self._store, header)
+            return self._create(header)
         except BindingMismatchError:
             if header.table.creation is None:
                 raise
@@ -83,7 +84,20 @@ class Generations:
     def _create_after(self, latest: Checkpoint, replaces: int | None = None) -> Checkpoint:
         """The next generation. One that takes the place of a discarded replacement replaces what that was to replace."""
         replaces = latest.header.replaces if replaces is None else replaces
-        return Checkpoint.create(self._store, self._new_header(latest, replaces))
+        return self._create(self._new_header(latest, replaces))
+
+    def _create(self, header: Header) -> Checkpoint:
+        """Open a generation, unless the table shows rows of its key that this store knows nothing of: then nothing is read.
+
+        :raises BindingMismatchError: if it does, or if somebody else opened the generation for another write.
+        """
+        try:
+            self._table.require_unknown([header], groups.earlier_traces(self._store, header))
+        except BindingMismatchError:
+            # Another attempt may have opened this generation, and committed it, since we looked for it.
+            if not self._store.exists(CheckpointPaths(self._request.key.hash, header.generation).header):
+                raise
+        return Checkpoint.create(self._store, header)
 
     def _require_replaceable(self, latest: Checkpoint, wanted: Header) -> None:
         if (latest.header.mode, latest.header.parameters) != (wanted.mode, wanted.parameters):

@@ -27,15 +27,17 @@ from airflow_ckpt_provider.exceptions import (
     RolledBackError,
 )
 from airflow_ckpt_provider.tables.presence import require_to_commit
-from airflow_ckpt_provider.tables.protocol import Landed
+from airflow_ckpt_provider.tables.protocol import Base, Landed
 from airflow_ckpt_provider.tables.sealed import SealedCheckpoint, replaced_generations, sealed_of
+from airflow_ckpt_provider.tables.summary import trace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import Seal
+    from airflow_ckpt_provider.checkpoint.documents import Header, Seal
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-    from airflow_ckpt_provider.tables.protocol import Base, Sealed, Table
+    from airflow_ckpt_provider.tables.protocol import Sealed, Table
+    from airflow_ckpt_provider.tables.summary import Trace
 
 
 #: Looks at what is about to land in one commit, and raises to stop it.
@@ -197,12 +199,15 @@ def _land(group: Group, checkpoints: Sequence[Checkpoint], sealed: Sequence[Seal
     require_to_commit(sealed, table, base)
     earlier = [group for checkpoint in checkpoints for group in _earlier_groups(checkpoint)]
     headers = [checkpoint.header for checkpoint in checkpoints]
+    # What an earlier generation has landed is refused below, or replaced.
+    known = {trace for checkpoint in checkpoints for trace in earlier_traces(checkpoint.store, checkpoint.header)}
 
-    def before_swap(base: object) -> None:
+    def before_swap(found: object) -> None:
         for checkpoint in checkpoints:
             # A discard puts its tombstone first and looks for our group second; we did it the other way round.
             _require_live_together(checkpoint, checkpoints)
-        _refuse(table.landed_earlier(earlier, headers, base), checkpoints)
+        _refuse(table.landed_earlier(earlier, headers, found), checkpoints)
+        table.require_unknown(headers, known, Base(0, found))
 
     return table.commit(group, sealed, before_swap, base)
 
@@ -240,6 +245,12 @@ def _require_live_together(checkpoint: Checkpoint, members: Sequence[Checkpoint]
             f"{error} A commit of it together with {shown} was begun before that and cannot land any more. Run the stages of those "
             'keys again too, with the configuration {"checkpoint": "restart"}, then commit all of them.'
         ) from error
+
+
+def earlier_traces(store: CheckpointStore, header: Header) -> set[Trace]:
+    """Traces of the generations of the same key before this one."""
+    key = IdempotenceKey(header.key)
+    return {trace_of(Checkpoint.at(store, key, generation).header) for generation in range(1, header.generation)}
 
 
 def _earlier_groups(checkpoint: Checkpoint) -> list[Group]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from datetime import datetime
 
     import pyarrow as pa
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         StagedFile,
         TableBinding,
     )
+    from airflow_ckpt_provider.tables.summary import Trace
 
 
 class Written(NamedTuple):
@@ -232,7 +234,22 @@ class Table(Protocol):
         ...
 
     def find(self, group: Group, headers: Sequence[Header]) -> Landed | None:
-        """Look for the commit of ``group``, whose members have these headers, in the table's history (I1, I10)."""
+        """Look for the commit of ``group`` in the table's history (I1, I10).
+
+        :param headers: of its members, or of some of them.
+        :raises BindingMismatchError: if what landed under the group's name were not these.
+        """
+        ...
+
+    def require_unknown(self, headers: Sequence[Header], known: AbstractSet[Trace], base: Base | None = None) -> None:
+        """Refuse keys of which the table's history shows a commit by a checkpoint that their store does not hold (I1).
+
+        :param headers: of what is to be written: a key and the table as it was when its generation was opened.
+        :param known: traces of the generations in the store that may have landed without any harm.
+        :param base: the table that a commit is about to be made on, where the history before the generations was looked at when
+            they were opened; the table as it is now, and all its history, if None.
+        :raises BindingMismatchError: naming the key and the commit.
+        """
         ...
 
     def landed_earlier(self, groups: Iterable[Group], headers: Sequence[Header], table: Any) -> str | None:  # noqa: ANN401

@@ -66,13 +66,17 @@ def looked_up(play: Play, write: Write, one: Generation) -> set:
     if one.landed in visible:
         return {FOUND}
     remembered = any(name.startswith(PROPERTY_PREFIX) and group.id in text for name, text in metadata.properties.items())
+    if one.landed in true and remembered:
+        # Once its snapshot is expired, a file of it that is still there tells that it was not rolled back.
+        there_still = one.files & play.live_files(table, write.branch).keys()
+        return {FOUND} if there_still else {FOUND, refusals.HistoryExpiredError}
     if one.landed in true:
-        return {FOUND} if remembered else {refusals.HistoryExpiredError}
+        return {refusals.HistoryExpiredError}
     if one.landed in there or (remembered and history.numbers[one.landed] > reaches):
         return {refusals.RolledBackError}
     if remembered:
-        # Where history does not reach back, nothing tells a commit that was rolled back from one that expired.
-        return {refusals.RolledBackError, FOUND}
+        # Where history does not reach back, nothing tells a commit that was rolled back from one whose files are gone.
+        return {refusals.RolledBackError, refusals.HistoryExpiredError}
     # Rolled back, and no trace is left.
     return {NONE, refusals.HistoryExpiredError} if reaches > group.horizon else {NONE}
 

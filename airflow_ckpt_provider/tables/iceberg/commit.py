@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from airflow_ckpt_provider.exceptions import (
-    BindingMismatchError,
     HistoryExpiredError,
     RolledBackError,
     RowCountError,
@@ -36,6 +35,7 @@ from airflow_ckpt_provider.tables.iceberg.history import (
     PROPERTY_PREFIX,
     Remembered,
     begin_memory,
+    commits_of,
     lineage_of,
     memory_of,
     recall,
@@ -43,13 +43,15 @@ from airflow_ckpt_provider.tables.iceberg.history import (
 )
 from airflow_ckpt_provider.tables.iceberg.manifests import to_manifest_file
 from airflow_ckpt_provider.tables.iceberg.marks import remembering
+from airflow_ckpt_provider.tables.iceberg.remains import remain
 from airflow_ckpt_provider.tables.iceberg.removal import remove
 from airflow_ckpt_provider.tables.once import keys_of, land
 from airflow_ckpt_provider.tables.protocol import Landed
-from airflow_ckpt_provider.tables.summary import IDENTITY, summary_of
+from airflow_ckpt_provider.tables.summary import IDENTITY, key_trace, not_ours, require_ours, summary_of, traces_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
@@ -60,12 +62,13 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Group
     from airflow_ckpt_provider.tables.iceberg.cover import Removal
     from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
+    from airflow_ckpt_provider.tables.summary import Trace
 
 
 class Commit(NamedTuple):
     """What is to be committed.
 
-    :param identity: digest of the headers of all members: tells one key in two checkpoint stores apart.
+    :param identity: of all members; of those that are looked for, where nothing is to be committed; see ``tables.summary``.
     :param manifests: all staged manifests of the group.
     :param removals: what the snapshot removes from the table, found on the base that it is built on.
     :param marks: how far sources were read, by name; stands in the snapshot's summary and is remembered in table properties.
@@ -96,12 +99,13 @@ def find(table: Table, commit: Commit) -> Landed | None:
     :raises RolledBackError: if it landed and was taken off the branch.
     """
     metadata = table.metadata
+    name = ".".join(table.name())
     lineage = lineage_of(metadata, commit.branch)
     snapshot = lineage.snapshots.get(commit.snapshot_id)
     if snapshot is not None:
-        _require_ours(snapshot, commit, ".".join(table.name()))
+        landed = snapshot.summary[IDENTITY] if snapshot.summary else None
+        require_ours(commit.identity, landed, f"snapshot {snapshot.snapshot_id}", commit.keys, name)
         return Landed(snapshot.snapshot_id, _time(snapshot.timestamp_ms), landed_now=False)
-    name = ".".join(table.name())
     remembered = recall(metadata, commit.group.id)
     # Remembered at a place in history that is there to be seen, and not there: rolled back, and its snapshot expired.
     gone = remembered is not None and remembered.sequence_number > lineage.reaches
@@ -112,6 +116,8 @@ def find(table: Table, commit: Commit) -> Landed | None:
             "idempotence key."
         )
     if remembered is not None:
+        require_ours(commit.identity, remembered.identity, f"snapshot {remembered.snapshot_id}", commit.keys, name)
+        _require_remains(table, commit, remembered)
         return Landed(remembered.snapshot_id, _time(remembered.timestamp_ms), landed_now=False)
     memory = memory_of(metadata, commit.group.stream)
     horizon = commit.group.horizon
@@ -125,15 +131,30 @@ def find(table: Table, commit: Commit) -> Landed | None:
     return None
 
 
-def _require_ours(snapshot: Snapshot, commit: Commit, name: str) -> None:
-    """Refuse to take the commit of another checkpoint store for ours: keys are unique in one store only."""
-    identity = snapshot.summary[IDENTITY] if snapshot.summary else None
-    if commit.identity is not None and identity is not None and identity != commit.identity:
-        raise BindingMismatchError(
-            f"{commit.keys} was committed to {name} before, as snapshot {snapshot.snapshot_id}, from other staged files than "
-            "these: another checkpoint store holds a checkpoint with the same key. Nothing was changed and these rows are not in "
-            "the table. If they are the same rows, mark the task as success; if not, use another idempotence_key."
+def _require_remains(table: Table, commit: Commit, remembered: Remembered) -> None:
+    """Refuse to say that a remembered commit is in the table, if neither its snapshot nor any file of it is there (I10)."""
+    landed = {trace.key for trace in traces_in(remembered.identity)}
+    # A member that was bound to another group has landed with that.
+    members = [member for member in commit.group.members if key_trace(member.key) in landed]
+    if not remain(table, head_of(table.metadata, commit.branch), members):
+        raise HistoryExpiredError(
+            f"It cannot be told whether the rows of {commit.keys} are in {'.'.join(table.name())}: they were committed as snapshot "
+            f"{remembered.snapshot_id}, which is expired since, and no file of them is in the table now. Either later writes or a "
+            "compaction have taken those files, or the snapshot was rolled back before it expired. Nothing was changed. Look for "
+            "the rows in the table; if they are there, mark the task as success, if not, run the write under another idempotence "
+            "key."
         )
+
+
+def require_unknown(table: Table, branch: str, keys: Mapping[str, str], known: AbstractSet[Trace]) -> None:
+    """Refuse keys that the table's history shows as committed by a checkpoint that is not known; see ``Table.require_unknown``.
+
+    :param keys: by their traces.
+    """
+    for landed in commits_of(table.metadata, lineage_of(table.metadata, branch)):
+        for trace in traces_in(landed.identity):
+            if trace.key in keys and trace not in known:
+                raise not_ours(f"the key {keys[trace.key]!r}", f"snapshot {landed.snapshot_id}", ".".join(table.name()))
 
 
 def commit_once(
@@ -191,7 +212,9 @@ def build(table: Table, commit: Commit) -> tuple[tuple[TableUpdate, ...], tuple[
     snapshot = _snapshot(table, commit)
     memory = memory_of(metadata, commit.group.stream) or begin_memory(lineage_of(metadata, commit.branch))
     sequence_number = snapshot.sequence_number or 0
-    memory = memory.adding(Remembered(commit.group.id, commit.snapshot_id, snapshot.timestamp_ms, sequence_number))
+    memory = memory.adding(
+        Remembered(commit.group.id, commit.snapshot_id, snapshot.timestamp_ms, sequence_number, commit.identity or "")
+    )
     properties = {PROPERTY_PREFIX + commit.group.stream: msgspec.json.encode(memory).decode()}
     properties |= remembering(commit.marks, sequence_number)
     updates: tuple[TableUpdate, ...] = (

@@ -5,7 +5,11 @@ commit cannot be added twice; the group in the snapshot's summary, for people; a
 when snapshots are expired.
 
 Decision: the property holds the last 64 commits of one task (a "stream"), not one property per commit, which would grow a
-table's metadata for ever, and not only the last commit, which two concurrent runs of a task would overwrite.
+table's metadata for ever, and not only the last commit, which two concurrent runs of a task would overwrite. It is bounded in
+bytes as well: a commit takes 16 for each of its members, and the oldest are forgotten first.
+
+Decision: a commit that is remembered, and whose snapshot is expired, proves that the commit landed, and not that its rows are
+still there: it may have been rolled back before history was cut. What proves that is a file of it in the table, see ``remains``.
 """
 
 from __future__ import annotations
@@ -16,9 +20,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from airflow_ckpt_provider.exceptions import CorruptObjectError
-from airflow_ckpt_provider.tables.summary import GROUP
+from airflow_ckpt_provider.tables.summary import GROUP, IDENTITY
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
@@ -32,6 +38,13 @@ PROPERTY_PREFIX = "airflow.checkpoint.commits."
 #: Commits that one such property remembers.
 REMEMBERED = 64
 
+#: Bytes that it may have, unless the last commit alone takes more: 256 KiB, three commits of 5,000 members. Catalogs that keep
+#: properties in a service of their own take 500 KB at most.
+LARGEST = 1 << 18
+
+#: Bytes of a commit in the property without its identity, and of what is around the commits, at most.
+_ENTRY, _FRAME = 128, 64
+
 
 def snapshot_id_of(group_id: str) -> int:
     """Snapshot id of a commit group: 63 bits of its digest, never 0."""
@@ -39,12 +52,17 @@ def snapshot_id_of(group_id: str) -> int:
 
 
 class Remembered(msgspec.Struct, frozen=True, array_like=True):
-    """One commit in the property: group, snapshot id, time in milliseconds since 1970 and sequence number."""
+    """One commit in the property.
+
+    :param timestamp_ms: time in milliseconds since 1970.
+    :param identity: of the members; see ``tables.summary``.
+    """
 
     group: str
     snapshot_id: int
     timestamp_ms: int
     sequence_number: int
+    identity: str
 
 
 class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,8 +81,15 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def adding(self, commit: Remembered) -> Memory:
         """This memory with one more commit, and the oldest forgotten if it is full."""
         commits = (*self.commits, commit)
-        forgotten = commits[:-REMEMBERED]
-        return Memory(forgotten[-1].sequence_number if forgotten else self.since, commits[-REMEMBERED:])
+        kept = 0
+        room = LARGEST - _FRAME
+        for older in reversed(commits):
+            room -= _ENTRY + len(older.identity)
+            if kept and (room < 0 or kept == REMEMBERED):
+                break
+            kept += 1
+        forgotten = commits[:-kept]
+        return Memory(forgotten[-1].sequence_number if forgotten else self.since, commits[-kept:])
 
 
 def memory_of(metadata: TableMetadata, stream: str) -> Memory | None:
@@ -89,9 +114,25 @@ def recall(metadata: TableMetadata, group_id: str) -> Remembered | None:
 
     :raises CorruptObjectError: if somebody edited a property.
     """
-    streams = [name.removeprefix(PROPERTY_PREFIX) for name in metadata.properties if name.startswith(PROPERTY_PREFIX)]
-    memories = (memory_of(metadata, stream) for stream in streams)
-    return next((found for memory in memories if memory and (found := memory.find(group_id))), None)
+    return next((found for memory in _memories(metadata) if (found := memory.find(group_id))), None)
+
+
+def _memories(metadata: TableMetadata) -> Iterator[Memory]:
+    """What all streams remember."""
+    for name in metadata.properties:
+        if name.startswith(PROPERTY_PREFIX) and (memory := memory_of(metadata, name.removeprefix(PROPERTY_PREFIX))) is not None:
+            yield memory
+
+
+def commits_of(metadata: TableMetadata, lineage: Lineage) -> Iterator[Remembered]:
+    """Commits of checkpoints that a branch shows, and those that it may show in the part of its history that is expired.
+
+    :raises CorruptObjectError: if somebody edited a property.
+    """
+    yield from _shown(lineage)
+    for memory in _memories(metadata):
+        # A later one that is not in the lineage was rolled back, or landed on another branch.
+        yield from (commit for commit in memory.commits if commit.sequence_number <= lineage.reaches)
 
 
 def begin_memory(lineage: Lineage) -> Memory:
@@ -100,15 +141,18 @@ def begin_memory(lineage: Lineage) -> Memory:
     Decision: a stream without a property may have lost it, removed by somebody who tidied up. So it claims to be complete only
     as far back as the lineage reaches, and takes up the commits of all streams that are found there.
     """
-    found = [
-        Remembered(group_id, snapshot.snapshot_id, snapshot.timestamp_ms, snapshot.sequence_number or 0)
-        for snapshot in reversed(lineage.snapshots.values())
-        if snapshot.summary and (group_id := snapshot.summary[GROUP])
-    ]
     memory = Memory(lineage.reaches, ())
-    for commit in found:
+    for commit in reversed(list(_shown(lineage))):
         memory = memory.adding(commit)
     return memory
+
+
+def _shown(lineage: Lineage) -> Iterator[Remembered]:
+    """The commits in a lineage, the newest first."""
+    for snapshot in lineage.snapshots.values():
+        if snapshot.summary and (group_id := snapshot.summary[GROUP]):
+            identity = snapshot.summary[IDENTITY] or ""
+            yield Remembered(group_id, snapshot.snapshot_id, snapshot.timestamp_ms, snapshot.sequence_number or 0, identity)
 
 
 class Lineage(NamedTuple):

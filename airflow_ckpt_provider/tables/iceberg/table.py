@@ -18,7 +18,7 @@ from airflow_ckpt_provider.scan.iceberg import IcebergScan, ScanFile
 from airflow_ckpt_provider.scan.sizes import file_sizes
 from airflow_ckpt_provider.tables.fit import require_fit
 from airflow_ckpt_provider.tables.iceberg.binding import NamedTable
-from airflow_ckpt_provider.tables.iceberg.commit import Commit, commit_once, find
+from airflow_ckpt_provider.tables.iceberg.commit import Commit, commit_once, find, require_unknown
 from airflow_ckpt_provider.tables.iceberg.creation import CREATION
 from airflow_ckpt_provider.tables.iceberg.evolution import (
     evolve,
@@ -40,11 +40,12 @@ from airflow_ckpt_provider.tables.marks import marks_of, moves_mark, require_mar
 from airflow_ckpt_provider.tables.presence import require_found
 from airflow_ckpt_provider.tables.protocol import Base
 from airflow_ckpt_provider.tables.sealed import own_files
-from airflow_ckpt_provider.tables.summary import identity_of
+from airflow_ckpt_provider.tables.summary import identity_of, key_trace
 from airflow_ckpt_provider.tables.together import adds_only, require_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     import pyarrow as pa
     from pyiceberg.table import Table
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan, TableBinding
     from airflow_ckpt_provider.tables.iceberg.cover import Removal
     from airflow_ckpt_provider.tables.protocol import Landed, Sealed, StagedOf, Writer
+    from airflow_ckpt_provider.tables.summary import Trace
 
 #: What an error says of staged files that are gone.
 _WHAT_DELETES = (
@@ -156,10 +158,14 @@ class IcebergTarget(NamedTable):
         return [manifest.to_json() for manifest in merged]
 
     def find(self, group: Group, headers: Sequence[Header]) -> Landed | None:
-        """Look for the commit of ``group`` in the table's history; with the headers of all, it must be the commit of those."""
+        """Look for the commit of ``group`` in the table's history, which must be the commit of these."""
         binding = headers[0].table
-        identity = identity_of(headers) if len(headers) == len(group.members) else None
-        return find(self.load_bound(binding), Commit(group, binding.branch, identity))
+        return find(self.load_bound(binding), Commit(group, binding.branch, identity_of(headers)))
+
+    def require_unknown(self, headers: Sequence[Header], known: AbstractSet[Trace], base: Base | None = None) -> None:
+        """Refuse keys that a checkpoint which is not known has committed; see ``Table.require_unknown``."""
+        table = self.load_bound(headers[0].table) if base is None else base.table
+        require_unknown(table, headers[0].table.branch, {key_trace(header.key): header.key for header in headers}, known)
 
     def landed_earlier(self, groups: Iterable[Group], headers: Sequence[Header], table: Table) -> str | None:
         """Id of the first of these groups whose rows are in the table; one that was rolled back has none there.

@@ -203,3 +203,9 @@ class NamedDataset:
             return facts_of(LanceSchema.from_pyarrow(created_as(binding.creation)[0]))
         bound: Any = binding.base or {}
         return list(bound["columns"])
+
+
+def version_of(binding: TableBinding) -> int:
+    """The version of the dataset that a checkpoint was begun at; 0 if it is to create it."""
+    bound: Any = binding.base or {"version": 0}
+    return int(bound["version"])

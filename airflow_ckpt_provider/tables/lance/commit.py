@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from airflow_ckpt_provider.exceptions import RowCountError
 from airflow_ckpt_provider.scan.lance import made_at
 from airflow_ckpt_provider.tables.lance.history import Search, find
+from airflow_ckpt_provider.tables.lance.keys import transaction_id
 from airflow_ckpt_provider.tables.once import keys_of, land
 from airflow_ckpt_provider.tables.protocol import Landed
 from airflow_ckpt_provider.tables.summary import summary_of
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 class Commit(NamedTuple):
     """What is to be committed.
 
-    :param identity: digest of the headers of all members.
+    :param identity: of all members; see ``tables.summary``.
     :param swap: makes the operation on a version of the dataset; None stands for one that does not exist yet.
     :param properties: more of what the transaction says of itself.
     :param stable_row_ids: whether rows of a dataset that comes into being keep their ids when they are moved.
@@ -106,7 +107,10 @@ def _try(
     properties = {**commit.properties, **summary_of(commit.group, commit.identity)}
     # Its own id each time: Lance takes a transaction of the same id for the same, whatever is in it.
     transaction = Transaction(
-        read_version=0 if dataset is None else dataset.version, operation=swap.operation, transaction_properties=properties
+        read_version=0 if dataset is None else dataset.version,
+        operation=swap.operation,
+        uuid=transaction_id(commit.identity),
+        transaction_properties=properties,
     )
     try:
         made = LanceDataset.commit(

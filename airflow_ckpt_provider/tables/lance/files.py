@@ -87,6 +87,18 @@ class DatasetFiles:
         with ThreadPoolExecutor(_LOOKS) as pool:
             return list(pool.map(look, paths))
 
+    def names(self, folder: str) -> list[str]:
+        """Names of the files in a folder of the dataset; none if there is no such folder."""
+        if self.uri.startswith("file://"):
+            try:
+                return os.listdir(os.path.join(self.address, folder))
+            except FileNotFoundError:
+                return []
+        import obstore
+
+        found = obstore.list(StorageLocation(self.uri, self.options).open(), f"{folder}/")
+        return [one["path"].rpartition("/")[2] for chunk in found for one in chunk]
+
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files that no version refers to; those that are gone already are passed over."""
         import obstore

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_ckpt_provider.exceptions import BindingMismatchError, HistoryExpiredError, RolledBackError, TableMissingError
+from airflow_ckpt_provider.exceptions import HistoryExpiredError, RolledBackError, TableMissingError
 from airflow_ckpt_provider.scan.lance import MOVES_NO_ROW, made_at, transaction_of
 from airflow_ckpt_provider.tables.once import keys_of
 from airflow_ckpt_provider.tables.protocol import Landed
-from airflow_ckpt_provider.tables.summary import GROUP, IDENTITY
+from airflow_ckpt_provider.tables.summary import GROUP, IDENTITY, require_ours
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -26,7 +26,7 @@ class Search(NamedTuple):
 
     :param group_id: the commit group.
     :param horizon: the version of the dataset when the commit was begun.
-    :param identity: digest of the headers of all members, if they are known.
+    :param identity: of members that it must be the commit of, if they are known; see ``tables.summary``.
     :param keys: for messages.
     """
 
@@ -115,7 +115,8 @@ def _landed(dataset: LanceDataset, begin: int, end: int, search: Search) -> Land
     for version in range(begin + 1, end + 1):
         transaction = transaction_of(dataset, version)
         if landed is None and _is_it(transaction, search.group_id):
-            _require_ours(transaction, version, dataset, search)
+            identity = transaction.transaction_properties.get(IDENTITY)
+            require_ours(search.identity, identity, f"version {version}", search.keys, dataset.uri)
             landed = version
             shows[version] = True
         elif landed is not None:
@@ -134,14 +135,3 @@ def _landed(dataset: LanceDataset, begin: int, end: int, search: Search) -> Land
 
 def _is_it(transaction: Any, group_id: str) -> bool:  # noqa: ANN401 - a lance.Transaction, or None for a version without one
     return transaction is not None and (transaction.transaction_properties or {}).get(GROUP) == group_id
-
-
-def _require_ours(transaction: Any, version: int, dataset: LanceDataset, search: Search) -> None:  # noqa: ANN401 - see above
-    """Refuse to take the commit of another checkpoint store for ours: keys are unique in one store only."""
-    identity = transaction.transaction_properties.get(IDENTITY)
-    if search.identity is not None and identity is not None and identity != search.identity:
-        raise BindingMismatchError(
-            f"{search.keys} was committed to {dataset.uri} before, as version {version}, from other staged files than these: "
-            "another checkpoint store holds a checkpoint with the same key. Nothing was changed and these rows are not in the "
-            "dataset. If they are the same rows, mark the task as success; if not, use another idempotence_key."
-        )

@@ -14,11 +14,12 @@ from airflow_ckpt_provider.exceptions import (
     RowCountError,
 )
 from airflow_ckpt_provider.tables.fit import require_fit
-from airflow_ckpt_provider.tables.lance.binding import MADE_BY, STORAGE_VERSION, NamedDataset
+from airflow_ckpt_provider.tables.lance.binding import MADE_BY, STORAGE_VERSION, NamedDataset, version_of
 from airflow_ckpt_provider.tables.lance.commit import Commit, commit_once
 from airflow_ckpt_provider.tables.lance.evolution import evolve
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import Search, find
+from airflow_ckpt_provider.tables.lance.keys import require_unknown
 from airflow_ckpt_provider.tables.lance.leftovers import delete, referenced, written_by
 from airflow_ckpt_provider.tables.lance.marks import mark_of, note, with_marks
 from airflow_ckpt_provider.tables.lance.modes import mode_of
@@ -34,11 +35,12 @@ from airflow_ckpt_provider.tables.marks import marks_of, moves_mark, require_mar
 from airflow_ckpt_provider.tables.presence import require_found
 from airflow_ckpt_provider.tables.protocol import Base
 from airflow_ckpt_provider.tables.sealed import own_files
-from airflow_ckpt_provider.tables.summary import identity_of
+from airflow_ckpt_provider.tables.summary import identity_of, key_trace
 from airflow_ckpt_provider.tables.together import adds_only, require_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Set as AbstractSet
 
     import pyarrow as pa
     from lance import LanceDataset
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
     from airflow_ckpt_provider.tables.lance.operations import Swap
     from airflow_ckpt_provider.tables.protocol import Landed, Sealed, StagedOf, Writer
+    from airflow_ckpt_provider.tables.summary import Trace
 
 _log = logging.getLogger(__name__)
 
@@ -162,12 +165,17 @@ class LanceTarget(NamedDataset):
     # -- committing -------------------------------------------------------------------------------------------------------
 
     def find(self, group: Group, headers: Sequence[Header]) -> Landed | None:
-        """Look for the commit of ``group`` in the dataset's versions; with the headers of all, it must be the commit of those."""
+        """Look for the commit of ``group`` in the dataset's versions, which must be the commit of these."""
         dataset = self.load_bound(headers[0].table)
+        return None if dataset is None else find(dataset, Search.of(group, identity_of(headers)))
+
+    def require_unknown(self, headers: Sequence[Header], known: AbstractSet[Trace], base: Base | None = None) -> None:
+        """Refuse keys that a checkpoint which is not known has committed; see ``Table.require_unknown``."""
+        dataset = self.load_bound(headers[0].table) if base is None else base.table
         if dataset is None:
-            return None
-        identity = identity_of(headers) if len(headers) == len(group.members) else None
-        return find(dataset, Search.of(group, identity))
+            return
+        since = 0 if base is None else min(version_of(header.table) for header in headers)
+        require_unknown(self.files, dataset, {key_trace(header.key): header.key for header in headers}, known, since)
 
     def landed_earlier(self, groups: Iterable[Group], headers: Sequence[Header], table: LanceDataset | None) -> str | None:
         """Id of the first of these groups whose rows are in the dataset; one that was rolled back has none there.
