@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_ckpt_provider.checkpoint.bounds import MAX_ROUNDS
 from airflow_ckpt_provider.checkpoint.documents import (
     Attempt,
     Commit,
@@ -25,6 +26,7 @@ from airflow_ckpt_provider.checkpoint.documents import (
     Seal,
     Staged,
 )
+from airflow_ckpt_provider.checkpoint.encoding import corrupt
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, generation_of, id_of
 from airflow_ckpt_provider.exceptions import (
@@ -32,6 +34,7 @@ from airflow_ckpt_provider.exceptions import (
     CheckpointMissingError,
     CorruptObjectError,
     DiscardedError,
+    InvalidInputError,
     NotSealedError,
     RowCountError,
 )
@@ -82,9 +85,28 @@ class Checkpoint:
 
         :raises CorruptObjectError: if there is a newest generation without a readable header.
         """
-        generations = {generation_of(name) for name in store.names(f"{key.hash}/")} - {None}
-        newest = max((g for g in generations if g is not None), default=None)
-        return None if newest is None else cls.at(store, key, newest)
+        generations = cls.generations(store, key)
+        return cls.at(store, key, generations[-1]) if generations else None
+
+    @classmethod
+    def generations(cls, store: CheckpointStore, key: IdempotenceKey) -> list[int]:
+        """The generations of ``key`` that have any object, in their order."""
+        found = {generation_of(name) for name in store.names(f"{key.hash}/")}
+        return sorted(generation for generation in found if generation is not None)
+
+    def earlier(self) -> list[Checkpoint]:
+        """All earlier generations of the key, in their order.
+
+        :raises CheckpointMissingError: if one is missing, since what became of it is not known then.
+        """
+        if self.header.generation == 1:
+            return []
+        there = [number for number in self.generations(self.store, self.key) if number < self.header.generation]
+        missing = next((number for number, found in enumerate(there, 1) if number != found), len(there) + 1)
+        if missing != self.header.generation:
+            # Says which one; a forged number does not make anybody ask for a million of them.
+            there = [missing]
+        return [Checkpoint.at(self.store, self.key, number) for number in there]
 
     @classmethod
     def at(cls, store: CheckpointStore, key: IdempotenceKey, generation: int) -> Checkpoint:
@@ -141,12 +163,22 @@ class Checkpoint:
     def plans(self) -> list[Plan]:
         """The pinned plans of all rounds, in their order."""
         found: list[Plan] = []
-        while (plan := self.plan(len(found) + 1)) is not None:
+        while len(found) <= MAX_ROUNDS and (plan := self.plan(len(found) + 1)) is not None:
             found.append(plan)
+        if len(found) > MAX_ROUNDS:
+            raise corrupt(self.paths.plan(MAX_ROUNDS + 1), f"is of a later round than the {MAX_ROUNDS} that a write may have")
         return found
 
     def pin(self, plan: Plan, number: int = 1) -> Plan:
-        """Pin ``plan`` as that of a round unless one is pinned already; the pinned one is returned."""
+        """Pin ``plan`` as that of a round unless one is pinned already; the pinned one is returned.
+
+        :raises InvalidInputError: if it is larger than a reader takes, or of a later round.
+        """
+        if number > MAX_ROUNDS:
+            raise InvalidInputError(
+                f"The write of the key {self.key.value!r} was planned {MAX_ROUNDS} times, because its table moved each time before "
+                "the commit. Use another idempotence key, and commit soon after the stage."
+            )
         if self.store.create(self.paths.plan(number), plan):
             return plan
         pinned = self.plan(number)

@@ -11,19 +11,23 @@ know only one number to say "this store is newer than I am".
 from __future__ import annotations
 
 import hashlib
-from datetime import datetime  # noqa: TC003 - msgspec reads the annotations of its structs at run time
-from typing import TypeVar
+from typing import Annotated
 
 import msgspec
-import zstandard
 
-from airflow_ckpt_provider.exceptions import CorruptObjectError, NewerFormatError
+from airflow_ckpt_provider.checkpoint.bounds import (  # msgspec reads the annotations of its structs at run time
+    MAX_MEMBERS,
+    Count,  # noqa: TC001
+    Generation,  # noqa: TC001
+    Moment,  # noqa: TC001
+    Name,  # noqa: TC001
+    Number,  # noqa: TC001
+    Round,  # noqa: TC001
+)
+from airflow_ckpt_provider.checkpoint.encoding import FORMAT_VERSION, from_json, to_json  # noqa: F401 - they belong to what is here
 
 #: Task of a split that the source reads; all others are the table's own work.
 READ = "read"
-
-#: Version of all stored documents; readers accept exactly this one.
-FORMAT_VERSION = 1
 
 JsonObject = dict[str, object]
 
@@ -34,8 +38,8 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     format_version: int = FORMAT_VERSION
 
 
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of what documents are made of."""
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """Base of what documents are made of. There are many of them, and none is part of a cycle."""
 
 
 class TableBinding(Part, frozen=True, kw_only=True):
@@ -56,8 +60,8 @@ class TableBinding(Part, frozen=True, kw_only=True):
     identifier: str
     uuid: str
     branch: str
-    schema_id: int
-    spec_id: int
+    schema_id: Number
+    spec_id: Number
     schema_fingerprint: str
     creation: JsonObject | None = None
     base: JsonObject | None = None
@@ -69,7 +73,7 @@ class Origin(Part, frozen=True, kw_only=True):
     dag_id: str
     task_id: str
     run_id: str
-    map_index: int
+    map_index: Number
 
 
 class Connections(Part, frozen=True, kw_only=True):
@@ -93,8 +97,8 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
     """
 
     key: str
-    generation: int
-    created_at: datetime
+    generation: Generation
+    created_at: Moment
     table: TableBinding
     mode: str
     parameters: JsonObject
@@ -105,7 +109,11 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
     connections: Connections
     origin: Origin
     restart_token: str | None = None
-    replaces: int | None = None
+    replaces: Generation | None = None
+
+    def __post_init__(self) -> None:
+        if self.replaces is not None and self.replaces >= self.generation:
+            raise ValueError(f"generation {self.generation} cannot replace generation {self.replaces}: only an earlier one")
 
     @property
     def stream(self) -> str:
@@ -145,8 +153,8 @@ class Split(Part, frozen=True, kw_only=True):
     :param task: ``READ`` if the source reads it; else the name of the table's own work, such as rewriting one of its files.
     """
 
-    id: str
-    bytes: int
+    id: Name
+    bytes: Count
     read: JsonObject
     task: str = READ
 
@@ -161,21 +169,21 @@ class Plan(Document, frozen=True, kw_only=True, tag="plan"):
     :param base: the table's snapshot that the round was planned on; None if it had none, or for work that does not depend on it.
     """
 
-    created_at: datetime
+    created_at: Moment
     inputs: JsonObject
     splits: tuple[Split, ...]
-    base: int | None = None
+    base: Count | None = None
 
 
 class Attempt(Document, frozen=True, kw_only=True, tag="attempt"):
     """One execution: who tried, when and where. Its id is in the name of every file it may write (I4)."""
 
-    id: str
-    started_at: datetime
+    id: Name
+    started_at: Moment
     origin: Origin
-    try_number: int
+    try_number: Count
     host: str
-    pid: int
+    pid: Count
     engine: str
 
 
@@ -183,7 +191,7 @@ class StagedFile(Part, frozen=True, array_like=True):
     """One data file: path and size in bytes. Stored as a pair."""
 
     path: str
-    bytes: int
+    bytes: Count
 
 
 class Staged(Document, frozen=True, kw_only=True, tag="staged"):
@@ -199,15 +207,15 @@ class Staged(Document, frozen=True, kw_only=True, tag="staged"):
     :param scratch: the table format's own record of files that later rounds read and that never become part of the table.
     """
 
-    split: str
+    split: Name
     writer: str
-    published_at: datetime
-    rows: int
-    bytes: int
+    published_at: Moment
+    rows: Count
+    bytes: Count
     files: tuple[StagedFile, ...]
     manifest: JsonObject | None
     replaces: tuple[str, ...] = ()
-    counts: dict[str, int] = {}
+    counts: dict[str, Count] = {}
     scratch: JsonObject | None = None
 
 
@@ -220,14 +228,14 @@ class Seal(Document, frozen=True, kw_only=True, tag="seal"):
     :param provisional: True if another seal takes its place when the table moves before the commit.
     """
 
-    sealed_at: datetime
-    splits: int
-    rows: int
-    bytes: int
-    files: int
+    sealed_at: Moment
+    splits: Count
+    rows: Count
+    bytes: Count
+    files: Count
     manifests: tuple[JsonObject, ...]
-    round: int = 1
-    counts: dict[str, int] = {}
+    round: Round = 1
+    counts: dict[str, Count] = {}
     provisional: bool = False
 
 
@@ -235,7 +243,7 @@ class Member(Part, frozen=True, kw_only=True, order=True):
     """One generation of one key, as part of a commit group."""
 
     key: str
-    generation: int
+    generation: Generation
 
 
 class Group(Document, frozen=True, kw_only=True, tag="group"):
@@ -247,10 +255,10 @@ class Group(Document, frozen=True, kw_only=True, tag="group"):
     """
 
     id: str
-    members: tuple[Member, ...]
+    members: Annotated[tuple[Member, ...], msgspec.Meta(min_length=1, max_length=MAX_MEMBERS)]
     stream: str
-    bound_at: datetime
-    horizon: int
+    bound_at: Moment
+    horizon: Count
 
 
 class Commit(Document, frozen=True, kw_only=True, tag="commit"):
@@ -260,80 +268,16 @@ class Commit(Document, frozen=True, kw_only=True, tag="commit"):
     """
 
     group: str
-    snapshot_id: int | None
-    committed_at: datetime
-    rows: int
+    snapshot_id: Count | None
+    committed_at: Moment
+    rows: Count
 
 
 class Discard(Document, frozen=True, kw_only=True, tag="discard"):
     """Tombstone: this generation must not be committed any more."""
 
-    discarded_at: datetime
+    discarded_at: Moment
     reason: str
-
-
-AnyDocument = TypeVar("AnyDocument", bound=Document)
-
-_SEPARATOR = b',"sha256":"'
-_TAIL_LENGTH = len(_SEPARATOR) + 64 + len(b'"}\n')
-_ZSTD_SUFFIX = ".zst"
-
-
-class _Kind(msgspec.Struct):
-    """What every document says of itself; msgspec alone would read one without its kind as any kind."""
-
-    document: str
-    format_version: int
-
-
-def to_json(name: str, document: Document) -> bytes:
-    """Bytes of ``document`` as stored under ``name``; names ending in ``.zst`` are compressed."""
-    body = msgspec.json.encode(document)[:-1]
-    digest = hashlib.sha256(body).hexdigest().encode()
-    data = body + _SEPARATOR + digest + b'"}\n'
-    return zstandard.ZstdCompressor().compress(data) if name.endswith(_ZSTD_SUFFIX) else data
-
-
-def from_json(name: str, data: bytes, kind: type[AnyDocument]) -> AnyDocument:
-    """Read the document stored under ``name``.
-
-    :raises CorruptObjectError: if it is truncated, altered, or not of this kind.
-    :raises NewerFormatError: if a newer provider wrote it.
-    """
-    if name.endswith(_ZSTD_SUFFIX):
-        try:
-            frame = zstandard.ZstdDecompressor().decompressobj()
-            data = frame.decompress(data)
-        except zstandard.ZstdError as error:
-            raise _corrupt(name, f"cannot be decompressed ({error})") from error
-        if not frame.eof or frame.unused_data:
-            raise _corrupt(name, "is truncated or has something behind its end")
-    body, tail = data[:-_TAIL_LENGTH], data[-_TAIL_LENGTH:]
-    if not (tail.startswith(_SEPARATOR) and tail.endswith(b'"}\n')):
-        raise _corrupt(name, "is truncated or has no checksum")
-    if hashlib.sha256(body).hexdigest().encode() != tail[len(_SEPARATOR) : -3]:
-        raise _corrupt(name, "does not match its checksum")
-    text = body + b"}"
-    try:
-        version = msgspec.json.decode(text, type=_Kind).format_version
-        if version > FORMAT_VERSION:
-            raise NewerFormatError(
-                f"Object {name} in the checkpoint store has format version {version}; this provider reads version "
-                f"{FORMAT_VERSION}. Upgrade airflow-provider-ckpt here to at least the version that wrote it."
-            )
-        if version < FORMAT_VERSION:
-            raise _corrupt(name, f"has format version {version}, which no provider ever wrote")
-        return msgspec.json.decode(text, type=kind)
-    except msgspec.DecodeError as error:
-        raise _corrupt(name, f"is not a valid {kind.__name__.lower()} document ({error})") from error
-
-
-def _corrupt(name: str, what: str) -> CorruptObjectError:
-    # A restart reads the header, group, commit and tombstone of the old generation, and so cannot get around those.
-    redo = "use another idempotence key"
-    if name.rsplit("/", 1)[-1].startswith(("plan", "seal")) or "/staged/" in name:
-        redo = 'redo the write under a new generation by running with the configuration {"checkpoint": "restart"}'
-    return CorruptObjectError(f"Object {name} in the checkpoint store {what}. It is not treated as absent. Restore it, or {redo}.")
 
 
 def _brief(value: JsonObject) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.checkpoint.documents import from_json, to_json
+from airflow_ckpt_provider.checkpoint.bounds import BoundsError, require_size
+from airflow_ckpt_provider.checkpoint.encoding import corrupt, from_json, to_json
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
 from airflow_ckpt_provider.exceptions import RetryableError
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
     from obstore.store import ObjectStore
 
-    from airflow_ckpt_provider.checkpoint.documents import AnyDocument, Document
+    from airflow_ckpt_provider.checkpoint.documents import Document
+    from airflow_ckpt_provider.checkpoint.encoding import AnyDocument
 
 #: Documents read at the same time by ``read_many``.
 _READERS = 16
@@ -136,7 +138,12 @@ class CheckpointStore:
 
         objects = self._objects()
         try:
-            return bytes(obstore.get(objects, name).bytes())
+            found = obstore.get(objects, name)
+            # The answer says how large the object is before anything of it is fetched.
+            require_size(name, found.meta["size"])
+            return bytes(found.bytes())
+        except BoundsError as error:
+            raise corrupt(name, str(error)) from error
         except FileNotFoundError:
             return None
         except Exception as error:

@@ -153,8 +153,7 @@ class Generations:
 
     def _served(self, latest: Checkpoint, token: str) -> bool:
         """Whether this restart opened a generation already; a newer one may belong to somebody else since."""
-        older = (Checkpoint.at(self._store, latest.key, generation) for generation in range(1, latest.header.generation))
-        return any(checkpoint.header.restart_token == token for checkpoint in (latest, *older))
+        return any(checkpoint.header.restart_token == token for checkpoint in (latest, *latest.earlier()))
 
     def _discard(self, checkpoint: Checkpoint, why: str) -> None:
         """Give up a generation that did not land. One that landed is not given up: its rows are in the table."""

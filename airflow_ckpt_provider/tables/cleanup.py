@@ -45,7 +45,7 @@ def clean(latest: Checkpoint, target_of: Callable[[Checkpoint], Table], *, disca
     :param target_of: the table of a generation.
     :param discard_unfinished: whether the newest generation is given up if it is not committed, so that it can be cleaned.
     """
-    for generation in range(1, latest.header.generation + 1):
+    for generation in Checkpoint.generations(latest.store, latest.key):
         checkpoint = Checkpoint.at(latest.store, latest.key, generation)
         try:
             yield _cleaned(checkpoint, target_of(checkpoint), discard=discard_unfinished and generation == latest.header.generation)

@@ -257,8 +257,8 @@ def _earlier_groups(checkpoint: Checkpoint) -> list[Group]:
     """Groups that discarded earlier generations of the same key were bound to; what this one replaces was not discarded."""
     found = []
     chain = replaced_generations(checkpoint)
-    for generation in range(1, checkpoint.header.generation):
-        group = Checkpoint.at(checkpoint.store, checkpoint.key, generation).group() if generation not in chain else None
+    for earlier in checkpoint.earlier():
+        group = earlier.group() if earlier.header.generation not in chain else None
         if group is not None:
             found.append(group)
     return found

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import obstore
 import pytest
+from msgspec.structs import replace
 from obstore.exceptions import AlreadyExistsError, GenericError
 from support.s3 import SECRET
 from support.samples import AT, GROUP, HEADER, PLAN, SAMPLES
@@ -141,7 +142,7 @@ def test_a_damaged_compressed_object_is_an_error_that_names_it(store, form):
 
 
 def test_an_object_of_a_newer_version_is_an_error_that_says_what_to_upgrade(store):
-    newer = Group(format_version=2, id="x", members=(), stream="", bound_at=AT, horizon=0)
+    newer = replace(GROUP, format_version=2)
     damage(store, "k/g1/group.json", to_json("group.json", newer))
     with pytest.raises(NewerFormatError, match=r"k/g1/group\.json .*version 2.*airflow-provider-ckpt"):
         store.read("k/g1/group.json", Group)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 from crash.exactly_once import assert_exactly_once, generations, own_snapshots
 from crash.faulty_catalog import FaultyCatalog
@@ -9,8 +11,16 @@ from crash.maintenance import expire_all_but_the_head, foreign_append, forget_th
 from crash.run_to import marked
 from support.world import World
 
-from airflow_ckpt_provider.exceptions import DiscardedError, HistoryExpiredError, OutcomeUnknownError, RestartRefusedError
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.exceptions import (
+    CorruptObjectError,
+    DiscardedError,
+    HistoryExpiredError,
+    OutcomeUnknownError,
+    RestartRefusedError,
+)
 from airflow_ckpt_provider.tables import groups, once
+from airflow_ckpt_provider.tables.cleanup import clean
 
 pytestmark = pytest.mark.crash
 
@@ -136,3 +146,19 @@ def test_three_generations_land_once(world, in_flight):
         world.commit(third)
     assert len(own_snapshots(world)) == 1
     assert world.ids() == IDS
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("replaces", [1, 2, 3])
+def test_a_forged_header_that_replaces_itself_or_a_later_generation_ends_in_an_error(world, in_flight, replaces):
+    """Whoever writes it can compute its checksum: commits, retries and clean-ups would go round in a circle."""
+    newer = restarted(world) if replaces > 1 else world.stage()
+    path = world.root / "store" / newer.checkpoint.paths.header
+    body = path.read_bytes().split(b',"sha256"')[0].replace(b'"replaces":null', b'"replaces":%d' % replaces)
+    path.write_bytes(body + b',"sha256":"' + hashlib.sha256(body).hexdigest().encode() + b'"}\n')
+    with pytest.raises(CorruptObjectError, match=r"header\.json.*only an earlier one"):
+        world.stage()
+    with pytest.raises(CorruptObjectError, match=r"header\.json"):
+        Checkpoint.latest(world.store, newer.checkpoint.key)
+    with pytest.raises(CorruptObjectError, match=r"header\.json"):
+        list(clean(newer.checkpoint, lambda _: world.target()))
