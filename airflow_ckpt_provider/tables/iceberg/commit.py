@@ -29,6 +29,7 @@ from airflow_ckpt_provider.exceptions import (
     RolledBackError,
     RowCountError,
 )
+from airflow_ckpt_provider.tables.iceberg.clock import timestamp_after
 from airflow_ckpt_provider.tables.iceberg.creation import birth
 from airflow_ckpt_provider.tables.iceberg.history import (
     MAIN,
@@ -273,6 +274,7 @@ def _snapshot(table: Table, commit: Commit) -> Snapshot:
         parent_snapshot_id=parent_id,
         manifest_list=path,
         sequence_number=sequence_number,
+        timestamp_ms=timestamp_after(metadata),
         summary=update_snapshot_summaries(
             Summary(operation=Operation.OVERWRITE if removed.facts else Operation.APPEND, **own),
             parent.summary if parent else None,

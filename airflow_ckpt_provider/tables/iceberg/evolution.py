@@ -13,6 +13,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.documents import fingerprint
 from airflow_ckpt_provider.exceptions import SchemaMismatchError, TableMissingError
 from airflow_ckpt_provider.tables.fit import differences
+from airflow_ckpt_provider.tables.iceberg.clock import require_clock
 from airflow_ckpt_provider.tables.iceberg.creation import creatable
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
 from airflow_ckpt_provider.tables.once import grow
@@ -36,6 +37,7 @@ def evolve(load: Callable[[], Table], name: str, rows: pa.Schema) -> list[str]:
     :param name: its own, for messages.
     :returns: what was changed, one readable line each.
     :raises SchemaMismatchError: if that does not make the rows fit.
+    :raises RetryableError: if this machine's clock is far behind the table's time.
     """
     from pyiceberg.exceptions import CommitFailedException
 
@@ -44,7 +46,9 @@ def evolve(load: Callable[[], Table], name: str, rows: pa.Schema) -> list[str]:
         before = table.schema()
         if not _misfits(rows, before):
             return []
-        _grown(table, name, rows).commit()
+        grown = _grown(table, name, rows)
+        require_clock(table)
+        grown.commit()
         return _changes(before, load().schema())
 
     return grow(swap, CommitFailedException, name)
