@@ -39,8 +39,8 @@ _SMALLER = (
 _KEY_OF = "the signing_key of the connection."
 _UNSIGNED = (
     "It was written before the key was set, under a key that is not among previous_signing_keys, under another name, or by another "
-    "hand. Add the earlier key to previous_signing_keys of the connection's extra, or write under another idempotence key; look who can "
-    "write to the store if neither explains it."
+    "hand. Add the earlier key to previous_signing_keys of the connection's extra, or write under another idempotence key. If "
+    "neither explains it, look who can write to the store."
 )
 
 
