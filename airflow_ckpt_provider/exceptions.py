@@ -76,6 +76,10 @@ class CorruptObjectError(TerminalError):
     """An object in the checkpoint store is truncated, damaged or of another kind than its name says (invariant I7)."""
 
 
+class SignatureError(TerminalError):
+    """An object in the checkpoint store is not signed with a key of the connection, or this connection has no key for it."""
+
+
 class NewerFormatError(TerminalError):
     """An object in the checkpoint store was written by a newer version of this provider (invariant I7)."""
 

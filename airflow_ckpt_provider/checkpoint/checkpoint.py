@@ -42,7 +42,7 @@ from airflow_ckpt_provider.exceptions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+    from airflow_ckpt_provider.checkpoint.documents import Document, JsonObject
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 
 
@@ -343,15 +343,20 @@ class Checkpoint:
 
         A commit that landed and was not recorded yet still reads as sealed here: see ``group`` and the table's history.
         """
-        for name, state in (
-            (self.paths.commit, State.COMMITTED),
-            (self.paths.discard, State.DISCARDED),
-            (self.paths.seal(), State.SEALED),
-            (self.paths.plan(), State.STAGING if self.staged_ids() else State.PLANNED),
+        for name, kind, state in (
+            (self.paths.commit, Commit, State.COMMITTED),
+            (self.paths.discard, Discard, State.DISCARDED),
+            (self.paths.seal(), Seal, State.SEALED),
         ):
-            if self.store.exists(name):
+            if self._there(name, kind):
                 return state
-        return State.PLANNED
+        return State.STAGING if self.store.exists(self.paths.plan()) and self.staged_ids() else State.PLANNED
+
+    def _there(self, name: str, kind: type[Document]) -> bool:
+        """Whether an object exists; in a signed store, only one that is proved counts."""
+        if self.store.signer is None:
+            return self.store.exists(name)
+        return self.store.read(name, kind) is not None
 
     def _gone(self, name: str) -> CheckpointMissingError:
         return CheckpointMissingError(

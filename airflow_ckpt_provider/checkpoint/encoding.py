@@ -12,21 +12,36 @@ import msgspec
 import zstandard
 
 from airflow_ckpt_provider.checkpoint.bounds import BoundsError, inflate, require_few_values, require_plain, require_size
-from airflow_ckpt_provider.exceptions import CorruptObjectError, InvalidInputError, NewerFormatError
+from airflow_ckpt_provider.checkpoint.signing import is_signed, signature
+from airflow_ckpt_provider.exceptions import CorruptObjectError, InvalidInputError, NewerFormatError, SignatureError
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Document
+    from airflow_ckpt_provider.checkpoint.signing import Signer
 
 #: Version of all stored documents; readers accept exactly this one.
 FORMAT_VERSION = 1
 
 AnyDocument = TypeVar("AnyDocument", bound="Document")
 
-_SEPARATOR = b',"sha256":"'
-_TAIL_LENGTH = len(_SEPARATOR) + 64 + len(b'"}\n')
+#: Last member of a document, before its 64 hex digits: a checksum, or a signature (see ``signing``).
+_CHECKSUM = b',"sha256":"'
+_SIGNATURE = b',"hmac_sha256":"'
+_DIGITS = 64
+_END = b'"}\n'
 _ZSTD_SUFFIX = ".zst"
 
-_SMALLER = " Plan fewer, larger splits (max_split_bytes, rows_per_split or buckets), or write less under one key. What is staged stays staged."
+_SMALLER = (
+    " Plan fewer, larger splits (max_split_bytes, rows_per_split or buckets), or write less under one key. "
+    "What is staged stays staged."
+)
+
+_KEY_OF = "the signing_key of the connection."
+_UNSIGNED = (
+    "It was written before the key was set, under a key that is not among previous_signing_keys, under another name, or by another "
+    "hand. Add the earlier key to previous_signing_keys of the connection's extra, or write under another idempotence key. If "
+    "neither explains it, look who can write to the store."
+)
 
 
 class _Kind(msgspec.Struct):
@@ -36,9 +51,10 @@ class _Kind(msgspec.Struct):
     format_version: int
 
 
-def to_json(name: str, document: Document) -> bytes:
+def to_json(name: str, document: Document, signer: Signer | None = None) -> bytes:
     """Bytes of ``document`` as stored under ``name``; names ending in ``.zst`` are compressed.
 
+    :param signer: signs it; without, it has a checksum.
     :raises InvalidInputError: if it is one that no reader would take, such as a plan of millions of splits.
     """
     try:
@@ -49,14 +65,18 @@ def to_json(name: str, document: Document) -> bytes:
             f"Object {name} cannot be written to the checkpoint store: it {_said(error)}."
             + (_SMALLER if isinstance(error, BoundsError) else "")
         ) from error
-    digest = hashlib.sha256(body).hexdigest().encode()
-    data = body + _SEPARATOR + digest + b'"}\n'
+    if signer is None:
+        data = body + _CHECKSUM + hashlib.sha256(body).hexdigest().encode() + _END
+    else:
+        data = body + _SIGNATURE + signature(signer.keys(name)[0], name, body) + _END
     return zstandard.ZstdCompressor().compress(data) if name.endswith(_ZSTD_SUFFIX) else data
 
 
-def from_json(name: str, data: bytes, kind: type[AnyDocument]) -> AnyDocument:
+def from_json(name: str, data: bytes, kind: type[AnyDocument], signer: Signer | None = None) -> AnyDocument:
     """Read the document stored under ``name``.
 
+    :param signer: one of its keys must have signed it; without, it must not be signed.
+    :raises SignatureError: if it is not signed by one of these keys, or is signed and there is none.
     :raises CorruptObjectError: if it is truncated, altered, beyond the bounds, or not of this kind.
     :raises NewerFormatError: if a newer provider wrote it.
     """
@@ -65,12 +85,7 @@ def from_json(name: str, data: bytes, kind: type[AnyDocument]) -> AnyDocument:
         require_size(name, len(data))
     except BoundsError as error:
         raise corrupt(name, str(error)) from error
-    body, tail = data[:-_TAIL_LENGTH], data[-_TAIL_LENGTH:]
-    if not (tail.startswith(_SEPARATOR) and tail.endswith(b'"}\n')):
-        raise corrupt(name, "is truncated or has no checksum")
-    if hashlib.sha256(body).hexdigest().encode() != tail[len(_SEPARATOR) : -3]:
-        raise corrupt(name, "does not match its checksum")
-    text = body + b"}"
+    text = _proven(name, data, signer) + b"}"
     try:
         version = _version(text)
         if version > FORMAT_VERSION:
@@ -83,6 +98,29 @@ def from_json(name: str, data: bytes, kind: type[AnyDocument]) -> AnyDocument:
         return _decode(name, text, kind)
     except (BoundsError, msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise corrupt(name, f"is not a valid {kind.__name__.lower()} document: it {_said(error)}") from error
+
+
+def _proven(name: str, data: bytes, signer: Signer | None) -> bytes:
+    """The body of a document whose checksum or signature is right."""
+    head, said = data[: -_DIGITS - len(_END)], data[-_DIGITS - len(_END) : -len(_END)]
+    if data.endswith(_END) and head.endswith(_SIGNATURE):
+        body = head.removesuffix(_SIGNATURE)
+        if signer is None:
+            raise SignatureError(
+                f"Object {name} in the checkpoint store is signed, and the connection has no signing_key to prove it with. Put the "
+                "key that it was written with into the extra of the checkpoint connection here too."
+            )
+        if is_signed(signer.keys(name), name, body, said):
+            return body
+        raise SignatureError(f"Object {name} in the checkpoint store is not signed with {_KEY_OF} {_UNSIGNED}")
+    if not (data.endswith(_END) and head.endswith(_CHECKSUM)):
+        raise corrupt(name, "is truncated or has no checksum")
+    body = head.removesuffix(_CHECKSUM)
+    if hashlib.sha256(body).hexdigest().encode() != said:
+        raise corrupt(name, "does not match its checksum")
+    if signer is not None:
+        raise SignatureError(f"Object {name} in the checkpoint store is not signed, and has to be with {_KEY_OF} {_UNSIGNED}")
+    return body
 
 
 def _version(text: bytes) -> int:

@@ -101,6 +101,12 @@ def generation_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def root_of(name: str) -> str:
+    """Folder of the generation that an object name belongs to (see ``CheckpointPaths.root``); empty if it is no name of ours."""
+    match = _GENERATION.match(name)
+    return match[0] if match else ""
+
+
 def id_of(name: str) -> str:
     """Split or attempt id in an object name such as ``…/staged/000012.json``."""
     return name.rsplit("/", 1)[-1].removesuffix(".json")

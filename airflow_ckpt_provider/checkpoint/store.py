@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Document
     from airflow_ckpt_provider.checkpoint.encoding import AnyDocument
+    from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
+    from airflow_ckpt_provider.checkpoint.signing import Signer
 
 #: Documents read at the same time by ``read_many``.
 _READERS = 16
@@ -34,15 +36,23 @@ class StoreError(RetryableError):
 class CheckpointStore:
     """Documents under names, created once and never changed.
 
-    :param location: where. Picklable with it, so that executors open the same store.
+    Picklable, so that executors open the same store; a signed one only as ``of_generation``.
+
+    :param location: where.
+    :param signer: signs and proves every document; see ``signing``.
     """
 
     location: StorageLocation
+    signer: Signer | None = None
 
     @classmethod
     def at(cls, uri: str, **options: str) -> CheckpointStore:
         """Store at ``uri``, a URI or absolute path, with obstore options."""
         return cls(StorageLocation(uri, options))
+
+    def of_generation(self, paths: CheckpointPaths) -> CheckpointStore:
+        """The same store for the tasks of one generation: it can sign nothing of another."""
+        return self if self.signer is None else CheckpointStore(self.location, self.signer.of_generation(paths.root))
 
     @property
     def uri(self) -> str:
@@ -57,7 +67,7 @@ class CheckpointStore:
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
-        data = to_json(name, document)
+        data = to_json(name, document, self.signer)
         objects = self._objects()
         try:
             obstore.put(objects, name, data, mode="create")
@@ -75,12 +85,13 @@ class CheckpointStore:
     def read(self, name: str, kind: type[AnyDocument]) -> AnyDocument | None:
         """Document under ``name``, or None if there is none.
 
+        :raises SignatureError: if it is not signed as it has to be.
         :raises CorruptObjectError: if what is there is not a whole, unaltered document of this kind.
         :raises NewerFormatError: if a newer provider wrote it.
         :raises StoreError: if the store failed.
         """
         data = self._bytes(name)
-        return None if data is None else from_json(name, data, kind)
+        return None if data is None else from_json(name, data, kind, self.signer)
 
     def read_many(self, names: Iterable[str], kind: type[AnyDocument]) -> list[AnyDocument]:
         """Documents that were listed, so that they must exist, in the order of ``names``."""
@@ -158,4 +169,4 @@ class CheckpointStore:
         return objects
 
     def __getstate__(self) -> dict[str, object]:
-        return {"location": self.location}
+        return {"location": self.location, "signer": self.signer}

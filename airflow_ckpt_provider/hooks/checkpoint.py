@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
 
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
+from airflow_ckpt_provider.checkpoint.signing import ConnectionKeys
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import CheckpointError, InvalidInputError
 
@@ -37,12 +39,16 @@ ALLOWED_OPTIONS = frozenset(
     }
 )
 
+#: Members of the extra that hold keys for signatures, and are no options of the storage.
+SIGNING = frozenset({"signing_key", "previous_signing_keys"})
+
 
 class CheckpointHook(BaseHook):
     """Opens the checkpoint store of a connection of type ``checkpoint``.
 
     Host is the store's URI, such as ``file:///data/checkpoints`` or ``s3://bucket/prefix``; login and password are access key
-    and secret where the storage has them; extra holds storage options by obstore's names, such as ``region`` or ``endpoint``.
+    and secret where the storage has them; extra holds storage options by obstore's names, such as ``region`` or ``endpoint``, and
+    ``signing_key`` if all documents are to be signed (``previous_signing_keys``: a list of keys that are still accepted).
     Without a connection ``checkpoint_default``, a folder below ``AIRFLOW_HOME`` is used.
 
     :param checkpoint_conn_id: id of the connection
@@ -62,11 +68,17 @@ class CheckpointHook(BaseHook):
 
         :raises InvalidInputError: if the connection cannot be used as one.
         """
-        return CheckpointStore(self.location())
+        connection = self._connection()
+        return CheckpointStore(self._location(connection), None if connection is None else signer_of(connection))
 
     def location(self) -> StorageLocation:
         """The storage the connection names, with its options."""
-        connection = connection_or_none(self.checkpoint_conn_id, self.default_conn_name, {self.conn_type})
+        return self._location(self._connection())
+
+    def _connection(self) -> Connection | None:
+        return connection_or_none(self.checkpoint_conn_id, self.default_conn_name, {self.conn_type})
+
+    def _location(self, connection: Connection | None) -> StorageLocation:
         if connection is None:
             return StorageLocation(f"file://{embedded_home()}/store")
         if not connection.host:
@@ -91,12 +103,12 @@ def options_of(connection: Connection) -> dict[str, str]:
 
     :raises InvalidInputError: for an extra that is not allowed.
     """
-    extra = connection.extra_dejson
+    extra = {name: value for name, value in connection.extra_dejson.items() if name not in SIGNING}
     unknown = sorted(extra.keys() - ALLOWED_OPTIONS)
     if unknown:
         raise InvalidInputError(
             f"The connection {connection.conn_id!r} has the extra {', '.join(unknown)}; allowed are "
-            f"{', '.join(sorted(ALLOWED_OPTIONS))}."
+            f"{', '.join(sorted(ALLOWED_OPTIONS | SIGNING))}."
         )
     options = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in extra.items()}
     if options.get("endpoint", "").startswith("http://") and options.get("allow_http") != "true":
@@ -111,6 +123,25 @@ def options_of(connection: Connection) -> dict[str, str]:
     if connection.password:
         options[password] = connection.password
     return options
+
+
+def signer_of(connection: Connection) -> ConnectionKeys | None:
+    """What signs the documents of the connection's store; None if it has no ``signing_key``.
+
+    :raises InvalidInputError: if a key is no string, or too short; or there are earlier ones only.
+    """
+    extra = connection.extra_dejson
+    key, previous = extra.get("signing_key"), extra.get("previous_signing_keys", [])
+    previous = [previous] if isinstance(previous, str) else previous
+    if not key and not previous:
+        return None
+    if not (key and isinstance(previous, list) and all(isinstance(one, str) for one in [key, *previous])):
+        raise InvalidInputError(
+            f"The connection {connection.conn_id!r} needs a string as signing_key, and a list of strings as previous_signing_keys."
+        )
+    for secret in (key, *previous):
+        mask_secret(secret)
+    return ConnectionKeys((key, *previous))
 
 
 def storage_options(conn_id: str | None) -> dict[str, str]:

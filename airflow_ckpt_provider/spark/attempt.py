@@ -158,7 +158,7 @@ class WriteAttempt:
         """Record this attempt, before it may write any file, and return what the tasks of the round do."""
         self._begin(engine, try_number)
         return SplitWork(
-            store=self._store,
+            store=self._store.of_generation(self.checkpoint.paths),
             paths=self.checkpoint.paths,
             attempt_id=self._id,
             reader=self._request.source.reader(self._request.options),

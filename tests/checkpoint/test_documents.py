@@ -41,7 +41,7 @@ def test_a_document_that_was_written_before_is_read(name):
 
 def test_every_kind_of_document_has_a_golden_file():
     assert {type(sample) for sample in SAMPLES.values()} == kinds(Document)
-    assert {path.name for path in GOLDEN.iterdir()} == {*SAMPLES, "plan.json.zst"}
+    assert {path.name for path in GOLDEN.iterdir()} == {*SAMPLES, "plan.json.zst", "signed"}
 
 
 def test_a_compressed_plan_is_the_plain_one_in_a_zstd_frame():

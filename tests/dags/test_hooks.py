@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
+import obstore
 import pytest
 from support.s3 import SECRET
 
+from airflow_ckpt_provider.checkpoint.documents import Discard
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
@@ -132,3 +135,36 @@ def test_a_local_store_is_refused_for_a_master_elsewhere(tmp_path, master):
         require_shared_store(CheckpointStore.at(str(tmp_path)), SparkTarget(master=master))
     require_shared_store(CheckpointStore.at("s3://bucket/x"), SparkTarget(master=master))
     require_shared_store(CheckpointStore.at(str(tmp_path)), SparkTarget(master="spark://127.0.0.1:7077"))
+
+
+KEY = "5e" * 16
+
+
+def test_a_signing_key_signs_the_store_and_is_no_option_of_the_storage(connect):
+    connect(
+        "lake", conn_type="checkpoint", host="memory:///signed", extra={"signing_key": KEY, "previous_signing_keys": ["a5" * 16]}
+    )
+    store = CheckpointHook("lake").get_conn()
+    assert store.create(f"{'ab' * 10}/g1/discard.json", Discard(discarded_at=datetime.now(UTC), reason="a test"))
+    (name,) = store.names("")
+    assert b"hmac_sha256" in bytes(obstore.get(store.location.open(), name).bytes())
+    assert storage_options("lake") == {}
+    assert KEY not in repr(store) + repr(store.location) + repr(CheckpointHook("lake"))
+    assert CheckpointHook().get_conn().signer is None
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"signing_key": "short"},
+        {"signing_key": 5},
+        {"previous_signing_keys": [KEY]},
+        {"signing_key": KEY, "previous_signing_keys": [1]},
+        {"signing_key": KEY, "previous_signing_keys": {"a": KEY}},
+    ],
+)
+def test_signing_keys_that_cannot_work_are_refused_and_not_repeated(connect, extra):
+    connect("lake", conn_type="checkpoint", host="memory:///signed", extra=extra)
+    with pytest.raises(InvalidInputError, match="signing_key") as caught:
+        CheckpointHook("lake").get_conn()
+    assert KEY not in str(caught.value)

@@ -119,7 +119,8 @@ class FrameRun(StageRun):
             require_reproducible(self._spark, frame, source.id_column, source.name)
         recovered = [split.id for split in recovered_splits(self._plan)]
         names = staged_names(self._checkpoint, recovered)
-        rows = without_staged(self._spark, frame, self._checkpoint.store, names, source.id_column, kinds)
+        store = self._checkpoint.store.of_generation(self._checkpoint.paths)
+        rows = without_staged(self._spark, frame, store, names, source.id_column, kinds)
         wanted = [int(str(split.read["bucket"])) for split in self._splits.values()]
         return placed(rows, source.id_column, kinds, source.buckets, wanted), frame.columns
 
