@@ -17,6 +17,7 @@ from typing import TypeVar
 import msgspec
 import zstandard
 
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError, NewerFormatError
 
 #: Task of a split that the source reads; all others are the table's own work.
@@ -332,7 +333,7 @@ def _corrupt(name: str, what: str) -> CorruptObjectError:
     # A restart reads the header, group, commit and tombstone of the old generation, and so cannot get around those.
     redo = "use another idempotence key"
     if name.rsplit("/", 1)[-1].startswith(("plan", "seal")) or "/staged/" in name:
-        redo = 'redo the write under a new generation by running with the configuration {"checkpoint": "restart"}'
+        redo = f"redo the write: {how_to_restart()}"
     return CorruptObjectError(f"Object {name} in the checkpoint store {what}. It is not treated as absent. Restore it, or {redo}.")
 
 
