@@ -14,7 +14,6 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [
             {
                 "integration-name": "Checkpointed writes",
-                "external-doc-url": "https://iceberg.apache.org/spec/",
                 "tags": ["software"],
             }
         ],

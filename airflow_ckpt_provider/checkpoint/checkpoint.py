@@ -29,6 +29,7 @@ from airflow_ckpt_provider.checkpoint.documents import (
 from airflow_ckpt_provider.checkpoint.encoding import corrupt
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, generation_of, id_of
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import (
     BindingMismatchError,
     CheckpointMissingError,
@@ -150,8 +151,8 @@ class Checkpoint:
             raise BindingMismatchError(
                 f"The idempotence key {self.key.value!r} already belongs to another write:\n  "
                 + "\n  ".join(differences)
-                + "\nUse another idempotence_key for another write; or, to redo this one from the start, set "
-                'on_change="restart" or run with the configuration {"checkpoint": "restart"}.'
+                + '\nUse another idempotence_key for another write. To redo this one from its start: set on_change="restart" on '
+                f"the stage and clear it, or {how_to_restart(self.header)}."
             )
 
     # -- planning and staging -----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import msgspec
 import zstandard
 
 from airflow_ckpt_provider.checkpoint.bounds import BoundsError, inflate, require_few_values, require_plain, require_size
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.checkpoint.signing import is_signed, signature
 from airflow_ckpt_provider.exceptions import CorruptObjectError, InvalidInputError, NewerFormatError, SignatureError
 
@@ -149,5 +150,5 @@ def corrupt(name: str, what: str) -> CorruptObjectError:
     # A restart reads the header, group, commit and tombstone of the old generation, and so cannot get around those.
     redo = "use another idempotence key"
     if name.rsplit("/", 1)[-1].startswith(("plan", "seal")) or "/staged/" in name:
-        redo = 'redo the write under a new generation by running with the configuration {"checkpoint": "restart"}'
+        redo = f"redo the write: {how_to_restart()}"
     return CorruptObjectError(f"Object {name} in the checkpoint store {what}. It is not treated as absent. Restore it, or {redo}.")

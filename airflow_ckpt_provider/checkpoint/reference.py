@@ -5,6 +5,7 @@ A stable contract: members are added, never renamed or removed. It holds no secr
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -12,6 +13,8 @@ from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow_ckpt_provider.checkpoint.checkpoint import State
     from airflow_ckpt_provider.checkpoint.documents import Commit, Seal
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
@@ -23,6 +26,15 @@ class SplitCounts(TypedDict):
     total: int
     recovered: int
     written: int
+
+
+class Instances(TypedDict):
+    """The mapped task whose instance returned the reference, and how many instances it had in that run."""
+
+    dag_id: str
+    task_id: str
+    run_id: str
+    total: int
 
 
 class CommitFacts(TypedDict):
@@ -42,6 +54,7 @@ class Reference(TypedDict):
     """What a stage returns. ``rows``, ``bytes`` and ``files`` are those sealed, in all attempts together.
 
     ``counts`` says what became of the rows in modes that distinguish: ``inserted``, ``updated``, ``unchanged``, ``kept``.
+    ``instances`` is there if the stage is mapped.
     """
 
     idempotence_key: str
@@ -53,6 +66,7 @@ class Reference(TypedDict):
     mode: str
     state: str
     map_index: int
+    instances: NotRequired[Instances]
     splits: SplitCounts
     rows: int
     bytes: int
@@ -62,11 +76,19 @@ class Reference(TypedDict):
 
 
 def reference(
-    checkpoint: Checkpoint, seal: Seal, state: State, *, recovered: int, written: int, map_index: int | None = None
+    checkpoint: Checkpoint,
+    seal: Seal,
+    state: State,
+    *,
+    recovered: int,
+    written: int,
+    map_index: int | None = None,
+    instances: Instances | None = None,
 ) -> Reference:
     """Reference to a sealed checkpoint.
 
     :param map_index: of the task that hands it on; that of the task that created the checkpoint if None.
+    :param instances: the instances of that task, if it is mapped.
     """
     header = checkpoint.header
     found = Reference(
@@ -84,6 +106,8 @@ def reference(
         bytes=seal.bytes,
         files=seal.files,
     )
+    if instances is not None:
+        found["instances"] = instances
     if seal.counts:
         found["counts"] = dict(seal.counts)
     return found
@@ -139,6 +163,34 @@ def pointers(value: object) -> tuple[list[str | Reference], bool]:
     if not found:
         raise InvalidInputError("checkpoint=[] names nothing to commit or to wait for: no mapped stage returned a reference.")
     return found, True
+
+
+def require_whole(found: Sequence[str | Reference]) -> None:
+    """Refuse a list that lacks an instance of a mapped stage: its rows would be left out in silence.
+
+    Airflow leaves instances that failed or were skipped out of a mapped task's output.
+
+    :raises InvalidInputError: naming the map indexes that are missing.
+    """
+    indexes: dict[tuple[str, ...], set[int]] = defaultdict(set)
+    totals: dict[tuple[str, ...], int] = defaultdict(int)
+    for pointer in found:
+        if isinstance(pointer, str) or pointer.get("map_index", -1) < 0:
+            continue
+        instances = pointer.get("instances")
+        task = () if instances is None else (instances["dag_id"], instances["run_id"], instances["task_id"])
+        indexes[task].add(pointer["map_index"])
+        totals[task] = max(totals[task], pointer["map_index"] + 1, 0 if instances is None else instances["total"])
+    for task, there in indexes.items():
+        missing = sorted(set(range(totals[task])) - there)
+        if missing:
+            name = f"The mapped stage {task[-1]!r}" if task else "The mapped stage"
+            shown = ", ".join(map(str, missing[:10])) + (" and others" if len(missing) > 10 else "")
+            raise InvalidInputError(
+                f"{name} returned no reference for {len(missing)} of its {totals[task]} instances, map index {shown}: they failed, "
+                "were skipped, or have not run, and their rows would be left out. Let them succeed first; keep "
+                "trigger_rule='all_success' on the task that takes them all. To take one alone, pass its idempotence key."
+            )
 
 
 def _pointer(item: object) -> str | Reference:

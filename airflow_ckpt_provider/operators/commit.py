@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State
-from airflow_ckpt_provider.checkpoint.reference import commit_facts, commit_word, pointers, reference
-from airflow_ckpt_provider.exceptions import CheckpointMissingError, InvalidInputError
+from airflow_ckpt_provider.checkpoint.reference import commit_facts, commit_word, pointers, reference, require_whole
+from airflow_ckpt_provider.exceptions import CheckpointMissingError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.lookup import find_checkpoint, target_of
 from airflow_ckpt_provider.hooks.spark import spark_target
+from airflow_ckpt_provider.operators.identity import origin_of
 from airflow_ckpt_provider.spark.checks.check import parse_checks
 from airflow_ckpt_provider.spark.checks.run import CheckRun
 from airflow_ckpt_provider.spark.session import spark_session
@@ -91,9 +92,11 @@ class CheckpointCommitOperator(BaseOperator):
             self._run.cancel()
 
     def _execute(self, context: Context) -> Reference | list[Reference]:
-        del context
         found, is_list = pointers(self.checkpoint)
-        _require_gapless(found)
+        # A mapped commit commits one instance in each of its own. Where all instances of a mapped group failed but one, Airflow
+        # hands over that reference, and no list.
+        if is_list or origin_of(context).map_index < 0:
+            require_whole(found)
         checkpoints = []
         for pointer in found:
             checkpoint = find_checkpoint(pointer, self.checkpoint_conn_id)
@@ -148,23 +151,10 @@ class CheckpointCommitOperator(BaseOperator):
 
 
 def _committed(one: groups.Settled, pointer: str | Reference) -> Reference:
-    map_index = None if isinstance(pointer, str) else pointer.get("map_index")
-    found = reference(one.checkpoint, one.seal, State.COMMITTED, recovered=one.seal.splits, written=0, map_index=map_index)
+    map_index, instances = (None, None) if isinstance(pointer, str) else (pointer.get("map_index"), pointer.get("instances"))
+    found = reference(
+        one.checkpoint, one.seal, State.COMMITTED,
+        recovered=one.seal.splits, written=0, map_index=map_index, instances=instances,
+    )  # fmt: skip
     found["commit"] = commit_facts(one.checkpoint, one.commit, landed_now=one.landed_now)
     return found
-
-
-def _require_gapless(found: Sequence[str | Reference]) -> None:
-    """Refuse the output of a mapped stage in which an instance is missing: its rows would be left out in silence.
-
-    Airflow leaves instances that failed or were skipped out of a mapped task's output.
-    """
-    indexes = sorted(
-        pointer["map_index"] for pointer in found if not isinstance(pointer, str) and pointer.get("map_index", -1) >= 0
-    )
-    missing = sorted(set(range(indexes[-1] + 1)) - set(indexes)) if indexes else []
-    if missing:
-        raise InvalidInputError(
-            f"The mapped stage returned no reference for map index {', '.join(map(str, missing[:10]))}: it failed or was skipped. "
-            "Let it succeed first; keep trigger_rule='all_success' on the commit."
-        )

@@ -9,24 +9,36 @@ from __future__ import annotations
 from datetime import UTC
 from typing import TYPE_CHECKING
 
+from airflow.sdk import TaskInstanceState
+
 from airflow_ckpt_provider.checkpoint.documents import Origin
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.checkpoint.reference import Instances
+from airflow_ckpt_provider.checkpoint.restart import OVERRIDE, RESTART, TEMPORARY_RUN, default_key_of
 from airflow_ckpt_provider.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-#: Start of the run ids that ``airflow tasks test`` makes up anew each time.
-TEMPORARY_RUN = "__airflow_temporary_run_"
-
-#: Member of a run's conf or params, and its one value.
-OVERRIDE, RESTART = "checkpoint", "restart"
 
 
 def origin_of(context: Context) -> Origin:
     """The task instance, without its try."""
     ti = context["ti"]
     return Origin(dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=_map_index(context))
+
+
+def instances_of(context: Context) -> Instances | None:
+    """How many instances a mapped task has in its run; None if it is not mapped.
+
+    Airflow makes all of them before the first one runs. Those that a shorter list has left over are no instances any more.
+    """
+    origin, ti = origin_of(context), context["ti"]
+    if origin.map_index < 0:
+        return None
+    # Airflow's name for the state of an instance that was not scheduled yet is "null".
+    states = ["null", *(state.value for state in TaskInstanceState if state is not TaskInstanceState.REMOVED)]
+    total = ti.get_ti_count(dag_id=origin.dag_id, task_ids=[origin.task_id], run_ids=[origin.run_id], states=states)
+    return Instances(dag_id=origin.dag_id, task_id=origin.task_id, run_id=origin.run_id, total=total)
 
 
 def default_key(context: Context) -> IdempotenceKey:
@@ -36,7 +48,7 @@ def default_key(context: Context) -> IdempotenceKey:
     if run.startswith(TEMPORARY_RUN):
         logical_date = context["dag_run"].logical_date
         run = logical_date.astimezone(UTC).isoformat() if logical_date else "adhoc"
-    return IdempotenceKey(f"{ti.dag_id}/{ti.task_id}/{run}/{_map_index(context)}")
+    return IdempotenceKey(default_key_of(ti.dag_id, ti.task_id, run, _map_index(context)))
 
 
 def restart_token(context: Context) -> str | None:

@@ -16,7 +16,7 @@ from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.sources import source_options
 from airflow_ckpt_provider.hooks.spark import spark_target
-from airflow_ckpt_provider.operators.identity import default_key, origin_of, restart_token
+from airflow_ckpt_provider.operators.identity import default_key, instances_of, origin_of, restart_token
 from airflow_ckpt_provider.operators.modes import require_policies, require_usable
 from airflow_ckpt_provider.scan.lance_rows import PLACE
 from airflow_ckpt_provider.sources import Files, SparkDataFrame
@@ -163,8 +163,11 @@ class CheckpointedWriteOperator(BaseOperator):
             "Sealed: %d splits (%d recovered, %d written now), %s rows in %d files%s. Ready to be committed.",
             seal.splits, recovered, seal.splits - recovered, f"{seal.rows:,}", seal.files, _counted(seal.counts),
         )  # fmt: skip
-        map_index = origin_of(context).map_index
-        return reference(checkpoint, seal, State.SEALED, recovered=recovered, written=seal.splits - recovered, map_index=map_index)
+        return reference(
+            checkpoint, seal, State.SEALED,
+            recovered=recovered, written=seal.splits - recovered,
+            map_index=origin_of(context).map_index, instances=instances_of(context),
+        )  # fmt: skip
 
     def _open(self, context: Context, key: IdempotenceKey, session: LazySession) -> WriteAttempt:
         source = self._source()
@@ -211,8 +214,10 @@ class CheckpointedWriteOperator(BaseOperator):
             "The key is committed already as %s %s, at %s. Nothing is written; no Spark is started.",
             commit_word(attempt.checkpoint), commit.snapshot_id, commit.committed_at.isoformat(),
         )  # fmt: skip
-        map_index = origin_of(context).map_index
-        found = reference(attempt.checkpoint, seal, State.COMMITTED, recovered=seal.splits, written=0, map_index=map_index)
+        found = reference(
+            attempt.checkpoint, seal, State.COMMITTED,
+            recovered=seal.splits, written=0, map_index=origin_of(context).map_index, instances=instances_of(context),
+        )  # fmt: skip
         found["commit"] = commit_facts(attempt.checkpoint, commit, landed_now=False)
         return found
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk import BaseSensorOperator, conf
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State
-from airflow_ckpt_provider.checkpoint.reference import pointers
+from airflow_ckpt_provider.checkpoint.reference import pointers, require_whole
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.lookup import reached
@@ -54,7 +54,7 @@ class CheckpointSensor(BaseSensorOperator):
         if not self.deferrable:
             return super().execute(context)
         with airflow_errors():
-            if self._reached():
+            if self._reached(context):
                 return None
         self.defer(  # raises
             trigger=CheckpointTrigger(
@@ -69,9 +69,8 @@ class CheckpointSensor(BaseSensorOperator):
 
     def poke(self, context: Context) -> bool:
         """Look once."""
-        del context
         with airflow_errors():
-            return self._reached()
+            return self._reached(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> None:
         """Go on after the triggerer saw the checkpoint, or could not go on."""
@@ -80,8 +79,11 @@ class CheckpointSensor(BaseSensorOperator):
             raise_event_error(event)
         self.log.info("Reached: %s.", self.until)
 
-    def _reached(self) -> bool:
-        found, _ = pointers(self.checkpoint)
+    def _reached(self, context: Context) -> bool:
+        found, is_list = pointers(self.checkpoint)
+        # As in the commit: a sensor that is mapped itself waits for one instance in each of its own.
+        if is_list or context["ti"].map_index in {None, -1}:
+            require_whole(found)
         waiting = [pointer for pointer in found if not reached(pointer, State(self.until), self.checkpoint_conn_id)]
         if waiting:
             first = waiting[0]

@@ -12,6 +12,7 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Part, Plan, Split
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError, first_line
 from airflow_ckpt_provider.scan.lance import BLOBS, bytes_of, dataset_uri, made_at, open_dataset
 from airflow_ckpt_provider.scan.lance_windows import fragment_batches
@@ -227,6 +228,6 @@ class Place:
     def _changed(self, version: int) -> InputChangedError:
         return InputChangedError(
             f"Version {version} of {self.uri}, which this write reads, is gone: old versions were cleaned up, or the dataset "
-            "was made anew. Redo the write on the dataset as it is now by running with the configuration "
-            '{"checkpoint": "restart"}; to keep a version while it is read, give it a tag.'
+            f"was made anew. To redo the write on the dataset as it is now: {how_to_restart()}. To keep a version while it is "
+            "read, give it a tag."
         )

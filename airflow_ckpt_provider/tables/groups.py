@@ -19,6 +19,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, member_digest, now
 from airflow_ckpt_provider.checkpoint.documents import Commit, Group, Member
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import (
     DiscardedError,
     HistoryExpiredError,
@@ -243,7 +244,7 @@ def _require_live_together(checkpoint: Checkpoint, members: Sequence[Checkpoint]
         shown = ", ".join(others[:10]) + (f" and {len(others) - 10} more" if len(others) > 10 else "")
         raise DiscardedError(
             f"{error} A commit of it together with {shown} was begun before that and cannot land any more. Run the stages of those "
-            'keys again too, with the configuration {"checkpoint": "restart"}, then commit all of them.'
+            f"keys again too, from their start, then commit all of them. For each: {how_to_restart(checkpoint.header)}."
         ) from error
 
 

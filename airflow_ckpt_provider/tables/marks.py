@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import TableMovedError
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ def require_marks(mark_of: Callable[[str], JsonObject | None], sealed: Sequence[
             raise TableMovedError(
                 f"The write of the key {one.header.key!r} has read its source from {place_of(mark.begin)} on, but "
                 f"{one.header.table.identifier} has its rows up to {place_of(shown)} by now: another run of the task "
-                f"{one.header.origin.task_id!r} committed in between. Nothing was committed. Clear the stage with the "
-                'configuration {"checkpoint": "restart"} to read what is left; set max_active_runs=1 to keep runs apart.'
+                f"{one.header.origin.task_id!r} committed in between. Nothing was committed. To read what is "
+                f"left: {how_to_restart(one.header)}. Set max_active_runs=1 to keep runs apart."
             )
 
 

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import StagedFileMissingError
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def require_found(files: Sequence[StagedFile], sizes: Sequence[int | None], tabl
         raise StagedFileMissingError(
             f"{len(bad)} of {len(files)} staged files of {table} are gone or damaged, for instance {bad[0]}. Nothing was "
             "committed. "
-            f'{hint} redo the write with the configuration {{"checkpoint": "restart"}}.'
+            f"{hint} redo the write: {how_to_restart()}."
         )
 
 

@@ -10,7 +10,15 @@ from support.samples import HEADER, SAMPLES
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
 from airflow_ckpt_provider.checkpoint.key import MAX_KEY_LENGTH
-from airflow_ckpt_provider.checkpoint.reference import CommitFacts, Reference, pointers, reference, resolve
+from airflow_ckpt_provider.checkpoint.reference import (
+    CommitFacts,
+    Instances,
+    Reference,
+    pointers,
+    reference,
+    require_whole,
+    resolve,
+)
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import CheckpointMissingError, InvalidInputError
 
@@ -40,14 +48,19 @@ def test_a_reference_holds_these_members_and_no_others(store):
         "files": 1,
         "counts": {"inserted": 50, "updated": 200},
     }
-    assert set(Reference.__annotations__) == {*pointer, "commit"}
+    assert set(Reference.__annotations__) == {*pointer, "commit", "instances"}
+    assert set(Instances.__annotations__) == {"dag_id", "task_id", "run_id", "total"}
     assert set(CommitFacts.__annotations__) == {"snapshot_id", "version", "committed_at", "landed_now"}
 
 
 @pytest.mark.parametrize("letter", ["k", "ü", "鍵", "🔑"])
 def test_a_reference_with_the_longest_key_is_plain_json_below_4_kib(store, letter):
     header = msgspec.structs.replace(HEADER, key=letter * MAX_KEY_LENGTH)
-    pointer = reference(Checkpoint.create(store, header), SEAL, State.COMMITTED, recovered=10**6, written=10**6)
+    # As long as Airflow allows.
+    instances = Instances(dag_id="d" * 250, task_id="t" * 250, run_id="r" * 250, total=10**6)
+    pointer = reference(
+        Checkpoint.create(store, header), SEAL, State.COMMITTED, recovered=10**6, written=10**6, instances=instances
+    )
     pointer["commit"] = CommitFacts(snapshot_id=2**63 - 1, committed_at="2026-01-01T12:30:15.250000+00:00", landed_now=False)
     text = json.dumps(pointer, ensure_ascii=False)
     assert json.loads(text) == pointer
@@ -90,3 +103,23 @@ def test_one_reference_a_list_of_them_and_bare_keys_are_told_apart(store):
 def test_what_is_neither_a_reference_nor_a_key_is_refused(value):
     with pytest.raises(InvalidInputError):
         pointers(value)
+
+
+def instance(store, map_index, total=3, task="stage"):
+    instances = Instances(dag_id="d", task_id=task, run_id="r", total=total)
+    return reference(
+        Checkpoint.create(store, HEADER), SEAL, State.SEALED, recovered=0, written=1, map_index=map_index, instances=instances
+    )
+
+
+@pytest.mark.parametrize(("there", "missing"), [([0, 1], "index 2"), ([2, 0], "index 1"), ([1], "index 0, 2")])
+def test_a_list_that_lacks_an_instance_of_a_mapped_task_is_refused(store, there, missing):
+    with pytest.raises(InvalidInputError, match=f"'stage' .* {missing}:"):
+        require_whole([instance(store, index) for index in there])
+
+
+def test_two_mapped_tasks_do_not_fill_each_others_gaps(store):
+    whole = [instance(store, index) for index in range(3)]
+    require_whole(whole + [instance(store, index, task="other") for index in range(3)])
+    with pytest.raises(InvalidInputError, match=r"'other' .* index 2:"):
+        require_whole(whole + [instance(store, index, task="other") for index in range(2)])

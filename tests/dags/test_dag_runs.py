@@ -192,6 +192,30 @@ def test_a_run_may_ask_for_a_restart_and_the_rows_are_there_once(dag_world, run_
     assert dag_world.files_on_disk() == dag_world.referenced_files()
 
 
+def test_with_the_default_key_params_of_the_stage_restart_it_in_its_own_run(dag_world, run_dag):
+    def dag(**changes):
+        with DAG("restart_default", schedule=None, start_date=start()) as dag:
+            stage(dag_world, **changes)
+        return dag
+
+    def reference(run):
+        # At once: the same run is made anew under its id.
+        return run.run_id, returned(run, "stage")
+
+    restart = {"checkpoint": "restart"}
+    first_run, first = reference(run_dag(dag(), when=start()))
+    again_run, again = reference(run_dag(dag(params=restart), when=start()))
+    cleared_run, cleared = reference(run_dag(dag(params=restart), when=start()))
+    _, other = reference(run_dag(dag(), when=start() + timedelta(days=1), **restart))
+
+    assert first_run == again_run == cleared_run
+    assert first["idempotence_key"] == again["idempotence_key"] == cleared["idempotence_key"]
+    assert [one["generation"] for one in (first, again, cleared)] == [1, 2, 2]
+    # What every such message advised before: another run is another write.
+    assert other["idempotence_key"] != first["idempotence_key"]
+    assert other["generation"] == 1
+
+
 def test_a_deferrable_sensor_does_not_defer_for_what_is_there_already(dag_world, run_dag):
     dag_world.put_files(files=1)
     with DAG("defer", schedule=None, start_date=start()) as dag:

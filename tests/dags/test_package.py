@@ -5,9 +5,14 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import json
+import re
+import tomllib
 from importlib.resources import files
+from pathlib import Path
 
 import jsonschema
+import pytest
+from packaging.requirements import Requirement
 
 import airflow_ckpt_provider
 from airflow_ckpt_provider.get_provider_info import get_provider_info
@@ -20,6 +25,10 @@ def test_airflow_finds_the_provider_by_its_entry_point():
         if one.dist is not None and one.dist.name == "airflow-provider-ckpt"
     ]
     assert entry.load()() == get_provider_info()
+
+
+ROOT = Path(airflow_ckpt_provider.__file__).parents[1]
+SNIPPETS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
 
 
 def test_the_metadata_is_valid_by_airflows_own_schema():
@@ -41,3 +50,29 @@ def test_every_module_and_class_that_the_metadata_names_can_be_imported():
 
 def test_the_distribution_and_the_package_have_one_version():
     assert importlib.metadata.version("airflow-provider-ckpt") == airflow_ckpt_provider.__version__
+
+
+def test_the_oldest_airflow_that_is_taken_is_the_one_that_the_tests_run_on():
+    requirements = map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+    (airflow,) = [one for one in requirements if one.name == "apache-airflow"]
+    assert f">={importlib.metadata.version('apache-airflow')}" in str(airflow.specifier).split(",")
+
+
+def test_the_provider_refers_to_no_page_that_is_not_its_own():
+    assert "external-doc-url" not in get_provider_info()["integrations"][0]
+
+
+def test_there_are_snippets_in_the_readme():
+    assert len(SNIPPETS) >= 4
+
+
+@pytest.mark.airflow
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=range(len(SNIPPETS)))
+def test_every_python_snippet_of_the_readme_is_a_dag_file_as_it_stands(airflow_database, tmp_path, snippet):
+    from airflow.dag_processing.dagbag import DagBag
+
+    (tmp_path / "snippet.py").write_text(snippet)
+    bag = DagBag(dag_folder=str(tmp_path))
+    assert bag.import_errors == {}
+    (dag,) = bag.dags.values()
+    assert dag.task_ids

@@ -50,7 +50,7 @@ def dag_world(airflow_database: None, tmp_path: Path, monkeypatch: pytest.Monkey
 def run_dag(airflow_database: None, tmp_path: Path) -> Iterator[Callable[..., DagRun]]:
     """Register a DAG and run it to its end, retries included."""
 
-    def run(dag: DAG, **conf: Any) -> DagRun:
+    def run(dag: DAG, *, when: datetime | None = None, **conf: Any) -> DagRun:
         from airflow.dag_processing.bundles.manager import DagBundlesManager
         from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
@@ -60,7 +60,9 @@ def run_dag(airflow_database: None, tmp_path: Path) -> Iterator[Callable[..., Da
         bag = DagBag(dag_folder=str(folder))
         bag.bag_dag(dag)
         sync_bag_to_db(bag, "dags-folder", None)
-        return dag.test(run_conf=conf or None)
+        # The id of the run is made of the time: one that was run before is run again, as by a user who clears it.
+        times = {} if when is None else {"run_after": when, "logical_date": when}
+        return dag.test(run_conf=conf or None, **times)
 
     yield run
     os.environ.pop("AIRFLOW_TEST_MODE", None)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.location import StorageLocation, normal_uri
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError, RetryableError
 
 if TYPE_CHECKING:
@@ -97,8 +98,8 @@ class InputFiles:
                 f"{len(changes)} input file(s) changed since this checkpoint was planned:\n  "
                 + "\n  ".join(changes[:10])
                 + ("\n  ..." if len(changes) > 10 else "")
-                + "\nRows staged so far came from the files as they were. Put them back; or redo the write from the start by "
-                'running with the configuration {"checkpoint": "restart"} or with another idempotence key.'
+                + "\nRows staged so far came from the files as they were. Put them back, or redo the write: "
+                f"{how_to_restart()}."
             )
 
     def _change(self, pinned: PinnedFile) -> str | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import Part
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import InputChangedError
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, ScanFile  # noqa: TC001 - msgspec reads annotations
 
@@ -71,7 +72,7 @@ class IcebergReader:
         if scan is None or wanted.table_uuid != self._uuid:
             raise InputChangedError(
                 f"The table {self._name} is not the one that was planned any more, or its schema {wanted.schema_id} was removed. "
-                'Redo the write by running with the configuration {"checkpoint": "restart"}.'
+                f"Redo the write: {how_to_restart()}."
             )
         for file in wanted.files:
             try:
@@ -79,6 +80,6 @@ class IcebergReader:
             except FileNotFoundError as error:
                 raise InputChangedError(
                     f"The file {file.path} of {self._name}, or one of its deletes, is gone. Snapshot {wanted.snapshot_id}, which "
-                    "this write reads, may have been expired. Redo the write on the table as it is now by running with the "
-                    'configuration {"checkpoint": "restart"}.'
+                    "this write reads, may have been expired. To redo the write on the table as it is now: "
+                    f"{how_to_restart()}."
                 ) from error

@@ -12,6 +12,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Plan, Split
 from airflow_ckpt_provider.checkpoint.location import refuse_credentials
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
 from airflow_ckpt_provider.scan.sizes import file_sizes
@@ -232,8 +233,8 @@ class IcebergTable:
         )
         raise InputChangedError(
             f"{len(bad)} of {len(wanted)} files of {self.name} that this write has still to read are gone or changed, for instance "
-            f"{bad[0]}. {why}. Redo the write on the table as it is now by running with the configuration "
-            '{"checkpoint": "restart"}, and keep snapshots for longer than a write may take.'
+            f"{bad[0]}. {why}. To redo the write on the table as it is now: {how_to_restart()}. Keep snapshots for longer than a "
+            "write may take."
         )
 
     def schema(self, plan: Plan, options: Mapping[str, str]) -> pa.Schema:
@@ -280,5 +281,5 @@ def require_planned_table(table: Table, uuid: str) -> None:
     if str(table.metadata.table_uuid) != uuid:
         raise InputChangedError(
             f"The table {'.'.join(table.name())} was dropped and created anew since this write was planned: it was {uuid} and is "
-            f'{table.metadata.table_uuid}. Redo the write by running with the configuration {{"checkpoint": "restart"}}.'
+            f"{table.metadata.table_uuid}. Redo the write: {how_to_restart()}."
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import (
     CheckFailedError,
     CheckpointError,
@@ -126,8 +127,8 @@ class CheckRun:
             raise CheckFailedError(
                 f"{len(failed)} of {len(found)} checks failed for {self._what()}:{lines}\n"
                 "The table is untouched and everything stays staged. If a check is wrong, correct it and clear this task: nothing "
-                "is written again. If the rows are wrong, correct the source or the transform, and redo stage and commit with the "
-                'configuration {"checkpoint": "restart"}.'
+                "is written again. If the rows are wrong, correct the source or the transform, and redo stage and commit: "
+                f"{how_to_restart(self._sealed[0].header)}."
             )
         if broken:
             terminal = next((problem for problem in broken if isinstance(problem, TerminalError)), None)

@@ -11,6 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Self
 
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError
 from airflow_ckpt_provider.spark.frame.buckets import canonical_sql
 from airflow_ckpt_provider.spark.ship import dumps
@@ -125,8 +126,8 @@ def staged_names(checkpoint: Checkpoint, split_ids: Sequence[str]) -> list[str]:
     if gone:
         raise CorruptObjectError(
             f"Object {gone[0]} is gone from the checkpoint store {checkpoint.store.uri}, with {len(gone) - 1} more; it holds the "
-            "ids of rows that are staged, which would be written twice without it. Restore it, or redo the write under a new "
-            'generation by running with the configuration {"checkpoint": "restart"}.'
+            "ids of rows that are staged, which would be written twice without it. Restore it, or redo the write: "
+            f"{how_to_restart(checkpoint.header)}."
         )
     return names
 
@@ -159,5 +160,5 @@ class IdFiles:
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
                 raise CorruptObjectError(
                     f"Object {name} in the checkpoint store {self.store.uri} is damaged, or its ids are no longer of the type of "
-                    f'the id columns: {error}. Restore it, or redo the write with the configuration {{"checkpoint": "restart"}}.'
+                    f"the id columns: {error}. Restore it, or redo the write: {how_to_restart()}."
                 ) from error

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import fingerprint
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import SchemaMismatchError, TableMissingError
 from airflow_ckpt_provider.tables.fit import differences
 from airflow_ckpt_provider.tables.iceberg.clock import require_clock
@@ -131,8 +132,7 @@ def pinned_schema(table: Table, binding: TableBinding) -> Schema:
     if schema is None or schema_fingerprint(schema) != binding.schema_fingerprint:
         raise TableMissingError(
             f"The schema {binding.schema_id} that this checkpoint was begun with is no longer in the metadata of "
-            f"{binding.identifier}. Redo the write with the configuration "
-            '{"checkpoint": "restart"}.'
+            f"{binding.identifier}. Redo the write: {how_to_restart()}."
         )
     return schema
 
@@ -143,7 +143,7 @@ def require_specs(table: Table, manifests: Sequence[StagedManifest]) -> None:
     if gone:
         raise SchemaMismatchError(
             f"The partition spec {min(gone)} that the rows were staged with was removed from the metadata of "
-            f'{".".join(table.name())} since. Redo the write with the configuration {{"checkpoint": "restart"}}.'
+            f"{'.'.join(table.name())} since. Redo the write: {how_to_restart()}."
         )
 
 
@@ -168,7 +168,7 @@ def require_evolved_safely(table: Table, binding: TableBinding) -> None:
         raise SchemaMismatchError(
             f"The schema of {binding.identifier} changed since the rows were staged, so that they do not fit any more:\n  "
             + "\n  ".join(lines)
-            + '\nRedo the write with the configuration {"checkpoint": "restart"}.'
+            + f"\nRedo the write: {how_to_restart()}."
         )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, TableMovedError
 from airflow_ckpt_provider.tables.iceberg.conflicts import changes_since, deletes_upon, touching
 from airflow_ckpt_provider.tables.iceberg.entries import live_entries
@@ -94,8 +95,8 @@ def require_same_schema(table: Table, header: Header) -> None:
     if table.metadata.current_schema_id != header.table.schema_id:
         raise SchemaMismatchError(
             f"The schema of {header.table.identifier} changed since the write of the key {header.key!r} was begun. It rewrites "
-            "files of the table, which would lose what was added. Nothing was committed. Redo the write with the configuration "
-            '{"checkpoint": "restart"}.'
+            "files of the table, which would lose what was added. Nothing was committed. Redo the write: "
+            f"{how_to_restart(header)}."
         )
 
 
@@ -117,6 +118,6 @@ def require_unread(table: Table, sealed: Sequence[Sealed], removals: Sequence[Re
             raise TableMovedError(
                 f"The rows of the key {one.header.key!r} were read from {one.header.table.identifier} itself at snapshot "
                 f"{inputs.get('snapshot_id')}, to replace rows of it, and it was changed since: "
-                f"{touched or 'that snapshot is not in its history any more'}. Nothing was committed. Redo the write with the "
-                'configuration {"checkpoint": "restart"}.'
+                f"{touched or 'that snapshot is not in its history any more'}. Nothing was committed. Redo the write: "
+                f"{how_to_restart(one.header)}."
             )

@@ -7,6 +7,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
     RolledBackError,
@@ -134,7 +135,7 @@ class IcebergTarget(NamedTable):
         if spec is None:
             raise SchemaMismatchError(
                 f"The partition spec {header.table.spec_id} that this checkpoint was begun with was removed from the metadata of "
-                f'{self.identifier} since. Redo the write with the configuration {{"checkpoint": "restart"}}.'
+                f"{self.identifier} since. Redo the write: {how_to_restart(header)}."
             )
         facts = WriterFacts(
             self.identifier,

@@ -6,6 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.checkpoint.documents import TableBinding
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import (
     SchemaMismatchError,
     TableExistsError,
@@ -192,7 +193,7 @@ class NamedDataset:
                 f"The columns of the Lance dataset {self.identifier} were changed since this checkpoint was begun, so that the "
                 "staged rows do not fit any more:\n  "
                 + "\n  ".join(lines)
-                + '\nNothing was committed. Redo the write with the configuration {"checkpoint": "restart"}.'
+                + f"\nNothing was committed. Redo the write: {how_to_restart()}."
             )
 
     def pinned_columns(self, binding: TableBinding) -> list[Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import Part
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import RowCountError, TableMovedError
 from airflow_ckpt_provider.scan.lance_rows import PLACE
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
@@ -91,7 +92,7 @@ def brought_back(table: str) -> TableMovedError:
     """The error for rows that were deleted when their ranges were read."""
     return TableMovedError(
         f"{table} was restored to an earlier version since the columns were computed: rows that were deleted then are back, and "
-        'have no values. Nothing was committed. Redo the write with the configuration {"checkpoint": "restart"}.'
+        f"have no values. Nothing was committed. Redo the write: {how_to_restart()}."
     )
 
 

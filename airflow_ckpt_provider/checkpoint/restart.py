@@ -1,0 +1,48 @@
+"""How a user begins a write anew, in the words of error messages: what works depends on where its key comes from.
+
+A run of the DAG with the configuration ``{"checkpoint": "restart"}`` opens a new generation of the key that it writes under. The
+default key has the run's id in it, so that such a run writes under another key; there, the wish has to come from the task's own
+``params``, and the task to be cleared in the run that it belongs to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.checkpoint.documents import Header
+
+#: Start of the run ids that ``airflow tasks test`` makes up anew each time.
+TEMPORARY_RUN = "__airflow_temporary_run_"
+
+#: Member of a run's configuration, or of params, and its one value.
+OVERRIDE, RESTART = "checkpoint", "restart"
+
+_ASKED = f'{{"{OVERRIDE}": "{RESTART}"}}'
+_BY_RUN = f"run the DAG with the configuration {_ASKED}"
+_BY_PARAMS = f"set params={_ASKED} on the stage and clear it in the same run, then its commit"
+
+
+def default_key_of(dag_id: str, task_id: str, run: str, map_index: int) -> str:
+    """The key of a task that was given none.
+
+    :param run: id of the run, or what stands for it in a run that is deleted when it ends.
+    """
+    return f"{dag_id}/{task_id}/{run}/{map_index}"
+
+
+def how_to_restart(header: Header | None = None) -> str:
+    """What to do to begin a write anew, to follow ``Redo the write:``, without a full stop.
+
+    :param header: of the checkpoint, which tells whether its key is the default one; without it, both ways are named.
+    """
+    if header is None:
+        return f"{_BY_RUN} if the stage has an idempotence_key; if it has the default one, in which the run is, {_BY_PARAMS}"
+    origin = header.origin
+    run = origin.run_id
+    if run.startswith(TEMPORARY_RUN):
+        # The default key of such a run has something else in its place.
+        run = header.key.removeprefix(f"{origin.dag_id}/{origin.task_id}/").removesuffix(f"/{origin.map_index}")
+    if header.key == default_key_of(origin.dag_id, origin.task_id, run, origin.map_index):
+        return f"{_BY_PARAMS} (its key is the default one: another run of the DAG writes under another key)"
+    return _BY_RUN
