@@ -83,6 +83,10 @@ class CheckpointedWriteOperator(BaseOperator):
         """Id of the connection that opens the table."""
         raise NotImplementedError
 
+    @property
+    def _connections(self) -> Connections:
+        return Connections(table=self._table_conn_id, spark=self.spark_conn_id, checkpoint=self.checkpoint_conn_id)
+
     def _target(self) -> Table:
         """The table, from its connection."""
         raise NotImplementedError
@@ -164,7 +168,10 @@ class CheckpointedWriteOperator(BaseOperator):
             seal.splits, recovered, seal.splits - recovered, f"{seal.rows:,}", seal.files, _counted(seal.counts),
         )  # fmt: skip
         map_index = origin_of(context).map_index
-        return reference(checkpoint, seal, State.SEALED, recovered=recovered, written=seal.splits - recovered, map_index=map_index)
+        return reference(
+            checkpoint, seal, State.SEALED, recovered=recovered, written=seal.splits - recovered, map_index=map_index,
+            connections=self._connections,
+        )  # fmt: skip
 
     def _open(self, context: Context, key: IdempotenceKey, session: LazySession) -> WriteAttempt:
         source = self._source()
@@ -180,7 +187,7 @@ class CheckpointedWriteOperator(BaseOperator):
             transform=_transform(self.transform, source),
             mode=self.mode,
             parameters=self._parameters(),
-            connections=Connections(table=self._table_conn_id, spark=self.spark_conn_id, checkpoint=self.checkpoint_conn_id),
+            connections=self._connections,
             origin=origin,
             on_change="restart" if self.on_change == "restart" else "fail",
             on_rerun="replace" if self.on_rerun == "replace" else "reuse",
@@ -212,7 +219,10 @@ class CheckpointedWriteOperator(BaseOperator):
             commit_word(attempt.checkpoint), commit.snapshot_id, commit.committed_at.isoformat(),
         )  # fmt: skip
         map_index = origin_of(context).map_index
-        found = reference(attempt.checkpoint, seal, State.COMMITTED, recovered=seal.splits, written=0, map_index=map_index)
+        found = reference(
+            attempt.checkpoint, seal, State.COMMITTED, recovered=seal.splits, written=0, map_index=map_index,
+            connections=self._connections,
+        )  # fmt: skip
         found["commit"] = commit_facts(attempt.checkpoint, commit, landed_now=False)
         return found
 
