@@ -116,6 +116,12 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
             raise ValueError(f"generation {self.generation} cannot replace generation {self.replaces}: only an earlier one")
 
     @property
+    def digest(self) -> str:
+        """SHA-256 of everything the header says; what a later version adds and this write does not use leaves it as it is."""
+        facts: JsonObject = msgspec.to_builtins(self)
+        return fingerprint({name: _said(value) if isinstance(value, dict) else value for name, value in _said(facts).items()})
+
+    @property
     def stream(self) -> str:
         """All writes of one task to one branch: 16 hex digits that stand for them. See ``Group.stream``.
 
@@ -132,6 +138,8 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
             ("table uuid", self.table.uuid, other.table.uuid),
             ("branch", self.table.branch, other.table.branch),
             ("mode", self.mode, other.mode),
+            ("connection of the table", self.connections.table, other.connections.table),
+            ("connection of the checkpoint store", self.connections.checkpoint, other.connections.checkpoint),
         ]
         names = sorted(self.parameters.keys() | other.parameters.keys())
         pairs += [(name, self.parameters.get(name), other.parameters.get(name)) for name in names]  # type: ignore[misc]
@@ -278,6 +286,11 @@ class Discard(Document, frozen=True, kw_only=True, tag="discard"):
 
     discarded_at: Moment
     reason: str
+
+
+def _said(facts: JsonObject) -> JsonObject:
+    """The members that are not None."""
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _brief(value: JsonObject) -> str:

@@ -1,6 +1,9 @@
 """The checkpoint reference: the small JSON object that stage, commit and sensor hand to each other through XCom.
 
 A stable contract: members are added, never renamed or removed. It holds no secret, and stays below 4 KiB.
+
+Airflow keeps it, and so it is believed; the store is not (I15). Which table and connections a checkpoint has, a reference says, and
+a header in the store that says otherwise is an error.
 """
 
 from __future__ import annotations
@@ -10,13 +13,13 @@ from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.exceptions import BindingMismatchError, InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_ckpt_provider.checkpoint.checkpoint import State
-    from airflow_ckpt_provider.checkpoint.documents import Commit, Seal
+    from airflow_ckpt_provider.checkpoint.documents import Commit, Connections, Seal
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 
 
@@ -55,15 +58,22 @@ class Reference(TypedDict):
 
     ``counts`` says what became of the rows in modes that distinguish: ``inserted``, ``updated``, ``unchanged``, ``kept``.
     ``instances`` is there if the stage is mapped.
+    ``table_conn_id`` is empty for a dataset that is opened with the credentials of the environment. ``header`` is the SHA-256 of
+    what the stage has bound the checkpoint to.
     """
 
     idempotence_key: str
     generation: int
     store: str
     checkpoint_conn_id: str
+    table_conn_id: str
+    spark_conn_id: str
     table: str
+    table_uuid: str
+    branch: str
     format: str
     mode: str
+    header: str
     state: str
     map_index: int
     instances: NotRequired[Instances]
@@ -84,21 +94,29 @@ def reference(
     written: int,
     map_index: int | None = None,
     instances: Instances | None = None,
+    connections: Connections | None = None,
 ) -> Reference:
     """Reference to a sealed checkpoint.
 
+    :param connections: as the DAG, or an earlier reference, says; those of the header if None, where that was written just now.
     :param map_index: of the task that hands it on; that of the task that created the checkpoint if None.
     :param instances: the instances of that task, if it is mapped.
     """
     header = checkpoint.header
+    connections = connections or header.connections
     found = Reference(
         idempotence_key=header.key,
         generation=header.generation,
         store=checkpoint.store.uri,
-        checkpoint_conn_id=header.connections.checkpoint,
+        checkpoint_conn_id=connections.checkpoint,
+        table_conn_id=connections.table,
+        spark_conn_id=connections.spark,
         table=header.table.identifier,
+        table_uuid=header.table.uuid,
+        branch=header.table.branch,
         format=header.table.format,
         mode=header.mode,
+        header=header.digest,
         state=state.value,
         map_index=header.origin.map_index if map_index is None else map_index,
         splits=SplitCounts(total=seal.splits, recovered=recovered, written=written),
@@ -136,6 +154,7 @@ def resolve(store: CheckpointStore, pointer: str | Reference) -> Checkpoint | No
     """The checkpoint that a reference or a bare key points to; None if a bare key is not known yet.
 
     :raises CheckpointMissingError: if a reference points to nothing.
+    :raises BindingMismatchError: if what is stored there is bound to something else than a reference says.
     """
     if isinstance(pointer, str):
         return Checkpoint.latest(store, IdempotenceKey(pointer))
@@ -144,7 +163,49 @@ def resolve(store: CheckpointStore, pointer: str | Reference) -> Checkpoint | No
             f"The reference to the key {pointer['idempotence_key']!r} points to the store {pointer['store']}, but the "
             f"connection opens {store.uri}. The connection was changed, or is another one on this worker."
         )
-    return Checkpoint.at(store, IdempotenceKey(pointer["idempotence_key"]), pointer["generation"])
+    checkpoint = Checkpoint.at(store, IdempotenceKey(pointer["idempotence_key"]), pointer["generation"])
+    _require_as_told(checkpoint, pointer)
+    return checkpoint
+
+
+def require_same_table(checkpoint: Checkpoint, pointer: Reference) -> None:
+    """Refuse a generation of a reference's key that the store binds to another table or connection (I15).
+
+    :raises BindingMismatchError: naming both.
+    """
+    _require(checkpoint, _place(checkpoint, pointer))
+
+
+def _require_as_told(checkpoint: Checkpoint, pointer: Reference) -> None:
+    header = checkpoint.header
+    said = [
+        *_place(checkpoint, pointer),
+        ("table uuid", pointer["table_uuid"], header.table.uuid),
+        ("mode", pointer["mode"], header.mode),
+        ("header", pointer["header"], header.digest),
+    ]
+    _require(checkpoint, said)
+
+
+def _place(checkpoint: Checkpoint, pointer: Reference) -> list[tuple[str, str, str]]:
+    header = checkpoint.header
+    return [
+        ("connection of the table", pointer["table_conn_id"], header.connections.table),
+        ("table format", pointer["format"], header.table.format),
+        ("table", pointer["table"], header.table.identifier),
+        ("branch", pointer["branch"], header.table.branch),
+    ]
+
+
+def _require(checkpoint: Checkpoint, said: list[tuple[str, str, str]]) -> None:
+    lines = [f"{what}: {told!r} by the reference, {stored!r} by the store" for what, told, stored in said if told != stored]
+    if lines:
+        raise BindingMismatchError(
+            f"The header of generation {checkpoint.header.generation} of the key {checkpoint.key.value!r} in the store "
+            f"{checkpoint.store.uri} is not what its stage has handed over:\n  " + "\n  ".join(lines) + "\nThe store was altered "
+            "or restored from elsewhere, and is not believed. Nothing was changed. See who can write to it; then run the stage "
+            "under another idempotence key."
+        )
 
 
 def pointers(value: object) -> tuple[list[str | Reference], bool]:
@@ -178,27 +239,45 @@ def require_whole(found: Sequence[str | Reference]) -> None:
         if isinstance(pointer, str) or pointer.get("map_index", -1) < 0:
             continue
         instances = pointer.get("instances")
-        task = () if instances is None else (instances["dag_id"], instances["run_id"], instances["task_id"])
+        task: tuple[str, ...] = () if instances is None else (instances["dag_id"], instances["run_id"], instances["task_id"])
         indexes[task].add(pointer["map_index"])
         totals[task] = max(totals[task], pointer["map_index"] + 1, 0 if instances is None else instances["total"])
-    for task, there in indexes.items():
-        missing = sorted(set(range(totals[task])) - there)
+    for stage, there in indexes.items():
+        missing = sorted(set(range(totals[stage])) - there)
         if missing:
-            name = f"The mapped stage {task[-1]!r}" if task else "The mapped stage"
+            name = f"The mapped stage {stage[-1]!r}" if stage else "The mapped stage"
             shown = ", ".join(map(str, missing[:10])) + (" and others" if len(missing) > 10 else "")
             raise InvalidInputError(
-                f"{name} returned no reference for {len(missing)} of its {totals[task]} instances, map index {shown}: they failed, "
+                f"{name} returned no reference for {len(missing)} of its {totals[stage]} instances, map index {shown}: they failed, "
                 "were skipped, or have not run, and their rows would be left out. Let them succeed first; keep "
                 "trigger_rule='all_success' on the task that takes them all. To take one alone, pass its idempotence key."
             )
 
 
+#: Members without which a reference does not say what it points to.
+_REQUIRED = frozenset(
+    {
+        "idempotence_key",
+        "generation",
+        "store",
+        "checkpoint_conn_id",
+        "table_conn_id",
+        "spark_conn_id",
+        "table",
+        "table_uuid",
+        "branch",
+        "format",
+        "mode",
+        "header",
+    }
+)
+
+
 def _pointer(item: object) -> str | Reference:
     if isinstance(item, str):
         return IdempotenceKey(item).value
-    required = {"idempotence_key", "generation", "store", "checkpoint_conn_id"}
-    if isinstance(item, dict) and required <= item.keys():
+    if isinstance(item, dict) and item.keys() >= _REQUIRED:
         return item  # type: ignore[return-value]
     raise InvalidInputError(
-        f"{item!r} is neither a checkpoint reference (a mapping with {', '.join(sorted(required))}) nor an idempotence key."
+        f"{item!r} is neither a checkpoint reference (a mapping with {', '.join(sorted(_REQUIRED))}) nor an idempotence key."
     )

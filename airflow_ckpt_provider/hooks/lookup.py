@@ -1,13 +1,17 @@
-"""From a reference or key to its checkpoint, with nothing but connection ids."""
+"""From a reference or key to its checkpoint and table. Connection ids come from the DAG or the reference, never the store (I15)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
-from airflow_ckpt_provider.checkpoint.reference import resolve
-from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
+from airflow_ckpt_provider.checkpoint.documents import Connections
+from airflow_ckpt_provider.checkpoint.reference import require_same_table, resolve
+from airflow_ckpt_provider.exceptions import BindingMismatchError, InvalidInputError
+from airflow_ckpt_provider.hooks.catalog import DEFAULT_CONN_ID, iceberg_catalog
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook, storage_options
+from airflow_ckpt_provider.hooks.spark import DEFAULT_CONN_ID as DEFAULT_SPARK
+from airflow_ckpt_provider.scan.lance import dataset_uri
 from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
 from airflow_ckpt_provider.tables.lance.binding import FORMAT as LANCE
@@ -17,47 +21,124 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.reference import Reference
 
 
-def find_checkpoint(pointer: str | Reference, checkpoint_conn_id: str) -> Checkpoint | None:
+class OwnConnections(NamedTuple):
+    """What the DAG says to an operator that takes up a checkpoint.
+
+    :param checkpoint: connection of the store; None for that of a reference, or the default one for a bare key.
+    :param iceberg: connection of an Iceberg table whose checkpoint is given by a bare key.
+    :param lance: connection of a Lance dataset whose checkpoint is given by a bare key; None for the environment's credentials.
+    :param table: the one table that a checkpoint may have; any of these connections if None.
+    """
+
+    checkpoint: str | None = None
+    iceberg: str = DEFAULT_CONN_ID
+    lance: str | None = None
+    table: str | None = None
+
+    def store_of(self, pointer: str | Reference) -> str:
+        """Id of the connection of a pointer's store.
+
+        :raises InvalidInputError: if a reference has another one than the operator was given.
+        """
+        if isinstance(pointer, str):
+            return self.checkpoint or CheckpointHook.default_conn_name
+        if self.checkpoint not in {None, pointer["checkpoint_conn_id"]}:
+            raise InvalidInputError(
+                f"The reference to the key {pointer['idempotence_key']!r} is of the checkpoint connection "
+                f"{pointer['checkpoint_conn_id']!r}, and this task was given checkpoint_conn_id={self.checkpoint!r}. Leave "
+                "checkpoint_conn_id out, or give it the connection of the stage."
+            )
+        return pointer["checkpoint_conn_id"]
+
+    def of(self, checkpoint: Checkpoint, pointer: str | Reference) -> Connections:
+        """All connections of a checkpoint; that of the table is empty where the environment's credentials open it."""
+        store = self.store_of(pointer)
+        if isinstance(pointer, str):
+            table = (self.lance or "") if checkpoint.header.table.format == LANCE else self.iceberg
+            return Connections(table=table, spark=DEFAULT_SPARK, checkpoint=store)
+        return Connections(table=pointer["table_conn_id"], spark=pointer["spark_conn_id"], checkpoint=store)
+
+    def require(self, checkpoint: Checkpoint, pointer: str | Reference) -> None:
+        """Refuse a generation that the store binds to another connection or table than the DAG, or the reference, says (I15).
+
+        :raises BindingMismatchError: naming both.
+        """
+        header = checkpoint.header
+        if self.table is not None and header.table.identifier not in {self.table, _dataset_or_none(self.table)}:
+            raise BindingMismatchError(
+                f"The checkpoint of the key {checkpoint.key.value!r} is bound to the table {header.table.identifier}, and this "
+                f"task was given table={self.table!r}. Correct the key or the table; if both are right, the store was altered."
+            )
+        if not isinstance(pointer, str):
+            require_same_table(checkpoint, pointer)
+        elif header.connections.table != (table := self.of(checkpoint, pointer).table):
+            name = "lance_conn_id" if header.table.format == LANCE else "iceberg_conn_id"
+            raise BindingMismatchError(
+                f"The checkpoint of the key {checkpoint.key.value!r} says that {header.table.identifier} was written through the "
+                f"connection {header.connections.table!r}, and this task was given {name}={table!r}. A key "
+                f"alone does not say which is right: pass {name} as the stage has it, or the stage's output instead of its key."
+            )
+
+
+def find_checkpoint(pointer: str | Reference, own: OwnConnections) -> Checkpoint | None:
     """The checkpoint of a reference or bare key; None if a bare key is not known yet.
 
-    :param checkpoint_conn_id: where to look up a bare key.
+    :param own: what the DAG says.
+    :raises BindingMismatchError: if the store says otherwise than the DAG or the reference.
     """
-    conn_id = checkpoint_conn_id if isinstance(pointer, str) else pointer["checkpoint_conn_id"]
-    return resolve(CheckpointHook(conn_id).get_conn(), pointer)
+    checkpoint = resolve(CheckpointHook(own.store_of(pointer)).get_conn(), pointer)
+    if checkpoint is not None:
+        own.require(checkpoint, pointer)
+    return checkpoint
 
 
-def latest_of(pointer: str | Reference, checkpoint_conn_id: str) -> Checkpoint | None:
+def latest_of(pointer: str | Reference, own: OwnConnections) -> Checkpoint | None:
     """The newest generation of a reference's key, or of a bare one; None if that is not known yet.
 
-    :param checkpoint_conn_id: where to look up a bare key.
+    :param own: what the DAG says.
     """
-    found = find_checkpoint(pointer, checkpoint_conn_id)
+    found = find_checkpoint(pointer, own)
     return None if found is None else Checkpoint.latest(found.store, found.key)
 
 
-def target_of(checkpoint: Checkpoint) -> IcebergTarget | LanceTarget:
-    """The table that a checkpoint is bound to, by the connection id its header remembers."""
-    header = checkpoint.header
-    if header.table.format == LANCE:
-        return LanceTarget(header.table.identifier, storage_options(header.connections.table or None))
-    return IcebergTarget(iceberg_catalog(header.connections.table), header.table.identifier, header.table.branch)
+def target_of(checkpoint: Checkpoint, pointer: str | Reference, own: OwnConnections) -> IcebergTarget | LanceTarget:
+    """The table of a pointer's checkpoint, or of another generation of its key.
+
+    :param own: what the DAG says.
+    :raises BindingMismatchError: if the store says otherwise than the DAG or the reference.
+    """
+    own.require(checkpoint, pointer)
+    table = checkpoint.header.table
+    conn_id = own.of(checkpoint, pointer).table
+    if table.format == LANCE:
+        return LanceTarget(table.identifier, storage_options(conn_id or None))
+    return IcebergTarget(iceberg_catalog(conn_id), table.identifier, table.branch)
 
 
-def reached(pointer: str | Reference, until: State, checkpoint_conn_id: str) -> bool:
+def reached(pointer: str | Reference, until: State, own: OwnConnections) -> bool:
     """Whether a checkpoint is sealed, or committed.
 
     A commit that landed and was not recorded counts: the table's history is asked if a commit was ever begun.
 
+    :param own: what the DAG says.
     :raises DiscardedError: if it was discarded, so that it never will be.
     """
-    checkpoint = find_checkpoint(pointer, checkpoint_conn_id)
+    checkpoint = find_checkpoint(pointer, own)
     if checkpoint is None:
         return False
     state = checkpoint.state()
     if state is State.COMMITTED or state is until:
         return True
-    if checkpoint.group() is not None and groups.landed(checkpoint, target_of(checkpoint)) is not None:
+    if checkpoint.group() is not None and groups.landed(checkpoint, target_of(checkpoint, pointer, own)) is not None:
         return True
     if state is State.DISCARDED and not isinstance(pointer, str):
         checkpoint.require_live()
     return False
+
+
+def _dataset_or_none(table: str) -> str | None:
+    """The URI of a dataset as checkpoints have it; None if it is none."""
+    try:
+        return dataset_uri(table)
+    except InvalidInputError:
+        return None

@@ -9,7 +9,7 @@ from airflow.sdk import BaseOperator
 from airflow_ckpt_provider.checkpoint.reference import pointers
 from airflow_ckpt_provider.exceptions import CheckpointMissingError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
-from airflow_ckpt_provider.hooks.lookup import latest_of, target_of
+from airflow_ckpt_provider.hooks.lookup import OwnConnections, latest_of, target_of
 from airflow_ckpt_provider.tables.cleanup import clean
 
 if TYPE_CHECKING:
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.checkpoint.reference import Reference
     from airflow_ckpt_provider.tables.cleanup import Cleaned
+    from airflow_ckpt_provider.tables.protocol import Table
 
 
 class CleanedGeneration(TypedDict):
@@ -51,24 +53,39 @@ class CheckpointCleanupOperator(BaseOperator):
     :param checkpoint: a checkpoint reference, such as ``stage.output``; a list of them; or an idempotence key (templated)
     :param discard_unfinished: give up what is staged and not committed, and remove it, too. For writes that nobody will finish; an
         attempt that is running loses its work
-    :param checkpoint_conn_id: where to look up a bare key; a reference knows it itself
+    :param checkpoint_conn_id: connection of the checkpoint store; None for that of the reference, or ``checkpoint_default`` for a
+        bare key. A reference of another one is refused
+    :param iceberg_conn_id: connection of the table, where the checkpoint is a bare key of an Iceberg write; a reference has its own
+    :param lance_conn_id: the same of a Lance write; None for the credentials of the environment
+    :param table: the table, ``namespace.table`` or the dataset's URI; a checkpoint of another one is refused. A bare key does not
+        say which table it is of, and the checkpoint store alone is not believed: name the table with it (templated)
     :returns: what was removed, see ``CleanedKey``; a list of them for a list, one for each key
     """
 
-    template_fields: Sequence[str] = ("checkpoint",)
+    template_fields: Sequence[str] = ("checkpoint", "table")
 
     def __init__(
         self,
         *,
         checkpoint: Any,  # noqa: ANN401 - a reference, a list of them, a key, or an XCom that is one of those
         discard_unfinished: bool = False,
-        checkpoint_conn_id: str = "checkpoint_default",
+        checkpoint_conn_id: str | None = None,
+        iceberg_conn_id: str = "iceberg_default",
+        lance_conn_id: str | None = None,
+        table: str | None = None,
         **kwargs: Any,  # noqa: ANN401 - BaseOperator's
     ) -> None:
         super().__init__(**kwargs)
         self.checkpoint = checkpoint
         self.discard_unfinished = discard_unfinished
         self.checkpoint_conn_id = checkpoint_conn_id
+        self.iceberg_conn_id = iceberg_conn_id
+        self.lance_conn_id = lance_conn_id
+        self.table = table
+
+    @property
+    def _own(self) -> OwnConnections:
+        return OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table)
 
     def execute(self, context: Context) -> CleanedKey | list[CleanedKey]:
         """Clean up, and return what was removed."""
@@ -79,14 +96,18 @@ class CheckpointCleanupOperator(BaseOperator):
             return cleaned if is_list else cleaned[0]
 
     def _clean(self, pointer: str | Reference) -> CleanedKey:
-        latest = latest_of(pointer, self.checkpoint_conn_id)
+        latest = latest_of(pointer, self._own)
         if latest is None:
             raise CheckpointMissingError(
-                f"There is no checkpoint under the key {pointer!r} in the store of the connection {self.checkpoint_conn_id!r}. "
+                f"There is no checkpoint under the key {pointer!r} in the store of the connection {self._own.store_of(pointer)!r}. "
                 "Correct the key; if its stage never ran, there is nothing to clean up."
             )
         generations = []
-        for one in clean(latest, target_of, discard_unfinished=self.discard_unfinished):
+
+        def table(checkpoint: Checkpoint) -> Table:
+            return target_of(checkpoint, pointer, self._own)
+
+        for one in clean(latest, table, discard_unfinished=self.discard_unfinished):
             self._report(latest.key.value, one)
             generations.append(_facts(one))
         return CleanedKey(

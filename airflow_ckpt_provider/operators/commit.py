@@ -11,7 +11,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.reference import commit_facts, commit_word, pointers, reference, require_whole
 from airflow_ckpt_provider.exceptions import CheckpointMissingError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
-from airflow_ckpt_provider.hooks.lookup import find_checkpoint, target_of
+from airflow_ckpt_provider.hooks.lookup import OwnConnections, find_checkpoint, target_of
 from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.operators.identity import origin_of
 from airflow_ckpt_provider.spark.checks.check import parse_checks
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from pyspark.sql import SparkSession
 
+    from airflow_ckpt_provider.checkpoint.documents import Connections
     from airflow_ckpt_provider.checkpoint.reference import Reference
     from airflow_ckpt_provider.spark.checks.check import Check, CheckSpec
     from airflow_ckpt_provider.spark.checks.run import Outcome
@@ -50,13 +51,19 @@ class CheckpointCommitOperator(BaseOperator):
     :param checkpoint: a checkpoint reference, such as ``stage.output``; a list of them, such as the output of a mapped stage,
         for one snapshot of all; or an idempotence key (templated)
     :param checks: checks of the staged rows, run before the commit (templated)
-    :param checkpoint_conn_id: where to look up a bare key; a reference knows it itself
-    :param spark_conn_id: where checks run that need Spark, which is started for those only; that of the stage if None
+    :param checkpoint_conn_id: connection of the checkpoint store; None for that of the reference, or ``checkpoint_default`` for a
+        bare key. A reference of another one is refused
+    :param iceberg_conn_id: connection of the table, where the checkpoint is a bare key of an Iceberg write; a reference has its own
+    :param lance_conn_id: the same of a Lance write; None for the credentials of the environment
+    :param table: the table, ``namespace.table`` or the dataset's URI; a checkpoint of another one is refused. A bare key does not
+        say which table it is of, and the checkpoint store alone is not believed: name the table with it (templated)
+    :param spark_conn_id: where checks run that need Spark, which is started for those only; if None, that of the reference, or
+        ``spark_default`` for a bare key
     :param spark_conf: Spark configuration of that session (templated)
     :returns: the reference with ``state`` ``committed`` and the member ``commit``; a list of them for a list, in its order
     """
 
-    template_fields: Sequence[str] = ("checkpoint", "checks", "spark_conf")
+    template_fields: Sequence[str] = ("checkpoint", "checks", "spark_conf", "table")
     template_fields_renderers = {"checks": "sql", "spark_conf": "json"}  # noqa: RUF012 - Airflow's own attribute
 
     def __init__(
@@ -64,7 +71,10 @@ class CheckpointCommitOperator(BaseOperator):
         *,
         checkpoint: Any,  # noqa: ANN401 - a reference, a list of them, a key, or an XCom that is one of those
         checks: Sequence[CheckSpec] | None = None,
-        checkpoint_conn_id: str = "checkpoint_default",
+        checkpoint_conn_id: str | None = None,
+        iceberg_conn_id: str = "iceberg_default",
+        lance_conn_id: str | None = None,
+        table: str | None = None,
         spark_conn_id: str | None = None,
         spark_conf: Mapping[str, str] | None = None,
         **kwargs: Any,  # noqa: ANN401 - BaseOperator's
@@ -74,6 +84,9 @@ class CheckpointCommitOperator(BaseOperator):
         self.checkpoint = checkpoint
         self.checks = checks
         self.checkpoint_conn_id = checkpoint_conn_id
+        self.iceberg_conn_id = iceberg_conn_id
+        self.lance_conn_id = lance_conn_id
+        self.table = table
         self.spark_conn_id = spark_conn_id
         self.spark_conf = spark_conf
         self._run: CheckRun | None = None
@@ -99,32 +112,40 @@ class CheckpointCommitOperator(BaseOperator):
             require_whole(found)
         checkpoints = []
         for pointer in found:
-            checkpoint = find_checkpoint(pointer, self.checkpoint_conn_id)
+            checkpoint = find_checkpoint(pointer, self._own)
             if checkpoint is None:
                 raise CheckpointMissingError(
                     f"There is no checkpoint under the key {pointer!r} in the store of the connection "
-                    f"{self.checkpoint_conn_id!r}. Run its stage first, or correct the key."
+                    f"{self._own.store_of(pointer)!r}. Run its stage first, or correct the key."
                 )
             checkpoints.append(checkpoint)
         header = checkpoints[0].header
-        table = target_of(checkpoints[0])
+        table = target_of(checkpoints[0], found[0], self._own)
+        connections = [self._own.of(*pair) for pair in zip(checkpoints, found, strict=True)]
+        spark_conn_id = self.spark_conn_id or connections[0].spark
         checks = parse_checks(self.checks)
         self.log.info("Committing %d checkpoint(s) to %s, key %s.", len(checkpoints), header.table.identifier, header.key)
-        settled = groups.commit(checkpoints, table, (lambda sealed: self._check(checks, sealed, table)) if checks else None)
+        settled = groups.commit(
+            checkpoints, table, (lambda sealed: self._check(checks, sealed, table, spark_conn_id)) if checks else None
+        )
         for snapshot_id in dict.fromkeys(one.commit.snapshot_id for one in settled):
             members = [one for one in settled if one.commit.snapshot_id == snapshot_id]
             self._log_outcome(snapshot_id, members)
-        references = [_committed(one, pointer) for one, pointer in zip(settled, found, strict=True)]
+        references = [_committed(*facts) for facts in zip(settled, found, connections, strict=True)]
         return references if is_list else references[0]
 
-    def _check(self, checks: Sequence[Check], sealed: Sequence[Sealed], table: Table) -> None:
+    @property
+    def _own(self) -> OwnConnections:
+        return OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table)
+
+    def _check(self, checks: Sequence[Check], sealed: Sequence[Sealed], table: Table, spark_conn_id: str) -> None:
         """Run the checks over what is about to land."""
         rows = sum(one.seal.rows for one in sealed)
         self.log.info("Running %d checks over %s staged rows of %s.", len(checks), f"{rows:,}", table.identifier)
         with contextlib.ExitStack() as stack:
 
             def session() -> SparkSession:
-                target = spark_target(self.spark_conn_id or sealed[0].header.connections.spark, self.spark_conf or {})
+                target = spark_target(spark_conn_id, self.spark_conf or {})
                 self.log.info("A check needs Spark. Starting a session on %s.", target.name)
                 return stack.enter_context(spark_session(target, f"checks {sealed[0].header.key}"))
 
@@ -150,11 +171,11 @@ class CheckpointCommitOperator(BaseOperator):
             self.log.info("%s %d had landed before: %s rows. Nothing is repeated.", what.capitalize(), snapshot_id, f"{rows:,}")
 
 
-def _committed(one: groups.Settled, pointer: str | Reference) -> Reference:
+def _committed(one: groups.Settled, pointer: str | Reference, connections: Connections) -> Reference:
     map_index, instances = (None, None) if isinstance(pointer, str) else (pointer.get("map_index"), pointer.get("instances"))
     found = reference(
         one.checkpoint, one.seal, State.COMMITTED,
-        recovered=one.seal.splits, written=0, map_index=map_index, instances=instances,
+        recovered=one.seal.splits, written=0, map_index=map_index, instances=instances, connections=connections,
     )  # fmt: skip
     found["commit"] = commit_facts(one.checkpoint, one.commit, landed_now=one.landed_now)
     return found

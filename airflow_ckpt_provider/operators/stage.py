@@ -83,6 +83,10 @@ class CheckpointedWriteOperator(BaseOperator):
         """Id of the connection that opens the table."""
         raise NotImplementedError
 
+    @property
+    def _connections(self) -> Connections:
+        return Connections(table=self._table_conn_id, spark=self.spark_conn_id, checkpoint=self.checkpoint_conn_id)
+
     def _target(self) -> Table:
         """The table, from its connection."""
         raise NotImplementedError
@@ -166,7 +170,7 @@ class CheckpointedWriteOperator(BaseOperator):
         return reference(
             checkpoint, seal, State.SEALED,
             recovered=recovered, written=seal.splits - recovered,
-            map_index=origin_of(context).map_index, instances=instances_of(context),
+            map_index=origin_of(context).map_index, instances=instances_of(context), connections=self._connections,
         )  # fmt: skip
 
     def _open(self, context: Context, key: IdempotenceKey, session: LazySession) -> WriteAttempt:
@@ -183,7 +187,7 @@ class CheckpointedWriteOperator(BaseOperator):
             transform=_transform(self.transform, source),
             mode=self.mode,
             parameters=self._parameters(),
-            connections=Connections(table=self._table_conn_id, spark=self.spark_conn_id, checkpoint=self.checkpoint_conn_id),
+            connections=self._connections,
             origin=origin,
             on_change="restart" if self.on_change == "restart" else "fail",
             on_rerun="replace" if self.on_rerun == "replace" else "reuse",
@@ -217,6 +221,7 @@ class CheckpointedWriteOperator(BaseOperator):
         found = reference(
             attempt.checkpoint, seal, State.COMMITTED,
             recovered=seal.splits, written=0, map_index=origin_of(context).map_index, instances=instances_of(context),
+            connections=self._connections,
         )  # fmt: skip
         found["commit"] = commit_facts(attempt.checkpoint, commit, landed_now=False)
         return found

@@ -11,7 +11,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.reference import pointers, require_whole
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
-from airflow_ckpt_provider.hooks.lookup import reached
+from airflow_ckpt_provider.hooks.lookup import OwnConnections, reached
 from airflow_ckpt_provider.triggers.checkpoint import CheckpointTrigger, raise_event_error
 
 if TYPE_CHECKING:
@@ -26,18 +26,26 @@ class CheckpointSensor(BaseSensorOperator):
     :param checkpoint: a checkpoint reference, such as ``stage.output``; a list of them, to wait for all; or an idempotence key,
         which need not exist yet (templated)
     :param until: ``"committed"``, or ``"sealed"`` for staged but not necessarily committed
-    :param checkpoint_conn_id: where to look up a bare key; a reference knows it itself
+    :param checkpoint_conn_id: connection of the checkpoint store; None for that of the reference, or ``checkpoint_default`` for a
+        bare key. A reference of another one is refused
+    :param iceberg_conn_id: connection of the table, where the checkpoint is a bare key of an Iceberg write; a reference has its own
+    :param lance_conn_id: the same of a Lance write; None for the credentials of the environment
+    :param table: the table, ``namespace.table`` or the dataset's URI; a checkpoint of another one is refused. A bare key does not
+        say which table it is of, and the checkpoint store alone is not believed: name the table with it (templated)
     :param deferrable: wait in the triggerer, without a worker slot
     """
 
-    template_fields: Sequence[str] = ("checkpoint",)
+    template_fields: Sequence[str] = ("checkpoint", "table")
 
     def __init__(
         self,
         *,
         checkpoint: Any,  # noqa: ANN401 - whatever XCom holds; checked when it is known
         until: Literal["sealed", "committed"] = "committed",
-        checkpoint_conn_id: str = "checkpoint_default",
+        checkpoint_conn_id: str | None = None,
+        iceberg_conn_id: str = "iceberg_default",
+        lance_conn_id: str | None = None,
+        table: str | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,  # noqa: ANN401 - BaseSensorOperator's
     ) -> None:
@@ -47,6 +55,9 @@ class CheckpointSensor(BaseSensorOperator):
         self.checkpoint = checkpoint
         self.until = until
         self.checkpoint_conn_id = checkpoint_conn_id
+        self.iceberg_conn_id = iceberg_conn_id
+        self.lance_conn_id = lance_conn_id
+        self.table = table
         self.deferrable = deferrable
 
     def execute(self, context: Context) -> Any:  # noqa: ANN401, RET503 - BaseSensorOperator's; defer() raises
@@ -61,6 +72,9 @@ class CheckpointSensor(BaseSensorOperator):
                 checkpoints=pointers(self.checkpoint)[0],
                 until=self.until,
                 checkpoint_conn_id=self.checkpoint_conn_id,
+                iceberg_conn_id=self.iceberg_conn_id,
+                lance_conn_id=self.lance_conn_id,
+                table=self.table,
                 poll_interval=float(self.poke_interval),
             ),
             method_name="execute_complete",
@@ -80,11 +94,12 @@ class CheckpointSensor(BaseSensorOperator):
         self.log.info("Reached: %s.", self.until)
 
     def _reached(self, context: Context) -> bool:
+        own = OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table)
         found, is_list = pointers(self.checkpoint)
         # As in the commit: a sensor that is mapped itself waits for one instance in each of its own.
         if is_list or context["ti"].map_index in {None, -1}:
             require_whole(found)
-        waiting = [pointer for pointer in found if not reached(pointer, State(self.until), self.checkpoint_conn_id)]
+        waiting = [pointer for pointer in found if not reached(pointer, State(self.until), own)]
         if waiting:
             first = waiting[0]
             key = first if isinstance(first, str) else first["idempotence_key"]

@@ -14,8 +14,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
-from airflow_ckpt_provider.exceptions import HistoryExpiredError, RolledBackError, TableMissingError
+from airflow_ckpt_provider.exceptions import BindingMismatchError, HistoryExpiredError, RolledBackError, TableMissingError
 from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.tables.membership import group_of
 from airflow_ckpt_provider.tables.sealed import SealedCheckpoint
 
 if TYPE_CHECKING:
@@ -49,13 +50,13 @@ def clean(latest: Checkpoint, target_of: Callable[[Checkpoint], Table], *, disca
         checkpoint = Checkpoint.at(latest.store, latest.key, generation)
         try:
             yield _cleaned(checkpoint, target_of(checkpoint), discard=discard_unfinished and generation == latest.header.generation)
-        except (TableMissingError, RolledBackError, HistoryExpiredError) as error:
+        except (TableMissingError, RolledBackError, HistoryExpiredError, BindingMismatchError) as error:
             yield Cleaned(generation, checkpoint.state(), left=str(error))
 
 
 def _cleaned(checkpoint: Checkpoint, table: Table, *, discard: bool) -> Cleaned:
     commit = groups.landed(checkpoint, table)
-    if commit is None and discard and checkpoint.group() is None:
+    if commit is None and discard and group_of(checkpoint) is None:
         checkpoint.discard("it was cleaned up unfinished")
     state = State.COMMITTED if commit is not None else checkpoint.state()
     left = "" if commit is not None else _needed(checkpoint, discard=discard)
@@ -72,7 +73,7 @@ def _needed(checkpoint: Checkpoint, *, discard: bool) -> str:
     """Why the files of a generation that is not committed stay; empty if nobody will need them."""
     discarded = checkpoint.discarded() is not None
     # In this order: whoever binds a group after the tombstone was seen here, sees the tombstone.
-    group = checkpoint.group()
+    group = group_of(checkpoint)
     if group is not None and (discarded or discard):
         begun = f"a commit of it was begun at {group.bound_at:%Y-%m-%d %H:%M:%S} UTC, and could still land"
         return begun if discarded else f"{begun}: run its commit task again"

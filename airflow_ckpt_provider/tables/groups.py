@@ -11,22 +11,23 @@ group binds all its members first, so all see the same ones.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, member_digest, now
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
 from airflow_ckpt_provider.checkpoint.documents import Commit, Group, Member
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import (
+    CorruptObjectError,
     DiscardedError,
     HistoryExpiredError,
     InvalidInputError,
     RestartRefusedError,
     RolledBackError,
 )
+from airflow_ckpt_provider.tables.membership import group_id_of, group_of, place_of, require_one_way
 from airflow_ckpt_provider.tables.presence import require_to_commit
 from airflow_ckpt_provider.tables.protocol import Base, Landed
 from airflow_ckpt_provider.tables.sealed import SealedCheckpoint, replaced_generations, sealed_of
@@ -54,11 +55,6 @@ class Settled(NamedTuple):
     landed_now: bool
 
 
-def group_id_of(members: Sequence[Member]) -> str:
-    """Id of the group of exactly these members."""
-    return hashlib.sha256(member_digest(members)).hexdigest()[:32]
-
-
 def landed(checkpoint: Checkpoint, table: Table) -> Commit | None:
     """The commit of ``checkpoint``, from its record or else from the table's history; recorded if it was not.
 
@@ -67,7 +63,7 @@ def landed(checkpoint: Checkpoint, table: Table) -> Commit | None:
     recorded = checkpoint.committed()
     if recorded is not None:
         return recorded
-    group = checkpoint.group()
+    group = group_of(checkpoint)
     if group is None:
         return None
     found = table.find(group, [checkpoint.header])
@@ -81,12 +77,20 @@ def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
 
     :raises RolledBackError: if it was taken off the branch since.
     :raises TableMissingError: if the table was replaced since.
+    :raises CorruptObjectError: if the record is not one of a commit of this generation (I15).
     """
-    group = checkpoint.group()
-    if recorded.snapshot_id is None or group is None:
+    group = group_of(checkpoint)
+    if group is None or recorded.group != group.id or (recorded.snapshot_id is None and sealed_of(checkpoint).rows):
+        raise CorruptObjectError(
+            f"Object {checkpoint.paths.commit} in the checkpoint store {checkpoint.store.uri} says that the key "
+            f"{checkpoint.key.value!r} is committed, and that was no commit of what is staged under it. The store was altered; "
+            "nothing was changed. Remove the object: the commit task looks into the table's history before it does anything."
+        )
+    if recorded.snapshot_id is None:
         return
     with contextlib.suppress(HistoryExpiredError):
-        if table.find(group, [checkpoint.header]) is None:
+        found = table.find(group, [checkpoint.header])
+        if found is None or found.snapshot_id != recorded.snapshot_id:
             raise RolledBackError(
                 f"The key {checkpoint.key.value!r} was committed as snapshot {recorded.snapshot_id}, and "
                 f"{checkpoint.header.table.identifier} does not show it any more: the table was set back to earlier metadata. It "
@@ -122,11 +126,11 @@ def commit(checkpoints: Sequence[Checkpoint], table: Table, audit: Audit | None 
             settled[checkpoint.member] = (recorded, False)
             continue
         checkpoint.require_live()
-        group = checkpoint.group()
+        group = group_of(checkpoint)
         if group is None:
             fresh.append(checkpoint)
         else:
-            settled |= _settle(group, checkpoint.store, table, audited)
+            settled |= _settle(group, checkpoint, table, audited)
     if fresh:
         if audit is not None:
             audited.look([SealedCheckpoint(checkpoint) for checkpoint in {one.member: one for one in fresh}.values()])
@@ -135,12 +139,12 @@ def commit(checkpoints: Sequence[Checkpoint], table: Table, audit: Audit | None 
         stream = min(fresh, key=lambda checkpoint: checkpoint.member).header.stream
         base = table.base(fresh[0].header.table)
         group = Group(id=group_id_of(members), members=members, stream=stream, bound_at=now(), horizon=base.horizon)
-        settled |= _settle(group, fresh[0].store, table, audited, base)
+        settled |= _settle(group, fresh[0], table, audited, base)
         for checkpoint in fresh:
             # Bound to another group by somebody else between our look and our put: that group comes first.
-            bound = checkpoint.group()
+            bound = group_of(checkpoint)
             if checkpoint.member not in settled and bound is not None:
-                settled |= _settle(bound, checkpoint.store, table, audited)
+                settled |= _settle(bound, checkpoint, table, audited)
     return [Settled(checkpoint, seals[checkpoint.member], *settled[checkpoint.member]) for checkpoint in checkpoints]
 
 
@@ -160,16 +164,18 @@ class _Audited:
 
 
 def _settle(
-    group: Group, store: CheckpointStore, table: Table, audited: _Audited, base: Base | None = None
+    group: Group, named: Checkpoint, table: Table, audited: _Audited, base: Base | None = None
 ) -> dict[Member, tuple[Commit, bool]]:
     """Land ``group``, once, and record it for each of its members.
 
+    :param named: the member that the caller was told to commit: all others lie in its store and go where it goes (I15).
     :param base: the table as it was before anybody could begin this group, if this call is to begin it.
     """
+    members = [Checkpoint.at(named.store, IdempotenceKey(one.key), one.generation) for one in group.members]
+    require_one_way(named, members)
     begun_here = True
     bound = []
-    for member in group.members:
-        checkpoint = Checkpoint.at(store, IdempotenceKey(member.key), member.generation)
+    for checkpoint in members:
         found = checkpoint.bind(group)
         begun_here = begun_here and found is group
         if found.id == group.id:
@@ -179,8 +185,8 @@ def _settle(
         return {}
     checkpoints = [checkpoint for checkpoint, _ in bound]
     # Its id is that of all who were meant to be in it; what the snapshot says of itself is who is.
-    members = tuple(checkpoint.member for checkpoint in checkpoints)
-    group = msgspec.structs.replace(group, horizon=min(found.horizon for _, found in bound), members=members)
+    there = tuple(checkpoint.member for checkpoint in checkpoints)
+    group = msgspec.structs.replace(group, horizon=min(found.horizon for _, found in bound), members=there)
     headers = [checkpoint.header for checkpoint in checkpoints]
     # If nobody had begun it, it cannot have landed; should somebody be about to, the commit finds that out by itself.
     outcome = None if base is not None and begun_here else table.find(group, headers)
@@ -259,7 +265,7 @@ def _earlier_groups(checkpoint: Checkpoint) -> list[Group]:
     found = []
     chain = replaced_generations(checkpoint)
     for earlier in checkpoint.earlier():
-        group = earlier.group() if earlier.header.generation not in chain else None
+        group = group_of(earlier) if earlier.header.generation not in chain else None
         if group is not None:
             found.append(group)
     return found
@@ -276,7 +282,7 @@ def _require_one_snapshot(checkpoints: Sequence[Checkpoint], table: Table) -> No
     """Refuse to land one after the other what has to land together: the later snapshot would remove the rows of the earlier."""
     if len(checkpoints) == 1 or table.adds_only([checkpoint.header for checkpoint in checkpoints]):
         return
-    bound = {checkpoint.member: checkpoint.group() for checkpoint in checkpoints}
+    bound = {checkpoint.member: group_of(checkpoint) for checkpoint in checkpoints}
     if len({group.id if group else None for group in bound.values()}) == 1:
         return
     # What replaces an earlier generation removes the files of that and no others.
@@ -293,13 +299,10 @@ def _require_one_snapshot(checkpoints: Sequence[Checkpoint], table: Table) -> No
 
 
 def _require_one_table(checkpoints: Sequence[Checkpoint]) -> None:
-    targets = {
-        (c.store.uri, c.header.table.format, c.header.table.identifier, c.header.table.uuid, c.header.table.branch)
-        for c in checkpoints
-    }
+    targets = {place_of(checkpoint) for checkpoint in checkpoints}
     if len(targets) != 1:
         raise InvalidInputError(
-            "One commit lands in one table, but these checkpoints belong to several stores, tables or branches: "
-            + "; ".join(sorted(f"{identifier} in store {store}" for store, _, identifier, _, _ in targets))
+            "One commit lands in one table, but these checkpoints belong to several stores, connections, tables or branches: "
+            + "; ".join(sorted(f"{identifier} in store {store}" for store, _, _, identifier, _, _ in targets))
             + ". Use one commit task for each."
         )

@@ -9,7 +9,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.exceptions import RetryableError, TerminalError, terminal_error
-from airflow_ckpt_provider.hooks.lookup import reached
+from airflow_ckpt_provider.hooks.lookup import OwnConnections, reached
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,17 +25,27 @@ class CheckpointTrigger(BaseTrigger):
 
     :param checkpoints: references or idempotence keys
     :param until: ``sealed`` or ``committed``
-    :param checkpoint_conn_id: where to look up bare keys
+    :param checkpoint_conn_id: see ``CheckpointSensor``, with the three that follow
     :param poll_interval: seconds between looks
     """
 
     def __init__(
-        self, checkpoints: list[str | Reference], until: str, checkpoint_conn_id: str, poll_interval: float = 60.0
+        self,
+        checkpoints: list[str | Reference],
+        until: str,
+        checkpoint_conn_id: str | None = None,
+        poll_interval: float = 60.0,
+        iceberg_conn_id: str = "iceberg_default",
+        lance_conn_id: str | None = None,
+        table: str | None = None,
     ) -> None:
         super().__init__()
         self.checkpoints = checkpoints
         self.until = until
         self.checkpoint_conn_id = checkpoint_conn_id
+        self.iceberg_conn_id = iceberg_conn_id
+        self.lance_conn_id = lance_conn_id
+        self.table = table
         self.poll_interval = poll_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -46,6 +56,9 @@ class CheckpointTrigger(BaseTrigger):
                 "checkpoints": self.checkpoints,
                 "until": self.until,
                 "checkpoint_conn_id": self.checkpoint_conn_id,
+                "iceberg_conn_id": self.iceberg_conn_id,
+                "lance_conn_id": self.lance_conn_id,
+                "table": self.table,
                 "poll_interval": self.poll_interval,
             },
         )
@@ -67,7 +80,8 @@ class CheckpointTrigger(BaseTrigger):
             await asyncio.sleep(self.poll_interval)
 
     def _reached(self, pointer: str | Reference) -> bool:
-        return reached(pointer, State(self.until), self.checkpoint_conn_id)
+        own = OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table)
+        return reached(pointer, State(self.until), own)
 
 
 def raise_event_error(event: dict[str, Any] | None) -> None:

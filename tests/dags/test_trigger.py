@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.reference import reference
 from airflow_ckpt_provider.exceptions import DiscardedError
-from airflow_ckpt_provider.hooks.lookup import reached
+from airflow_ckpt_provider.hooks.lookup import OwnConnections, reached
 from airflow_ckpt_provider.sensors.checkpoint import CheckpointSensor
 from airflow_ckpt_provider.triggers.checkpoint import CheckpointTrigger, raise_event_error
 
@@ -66,7 +66,7 @@ def test_a_commit_that_landed_and_was_not_recorded_counts_as_committed(dag_world
     attempt = dag_world.stage()
     dag_world.commit(attempt)
     (dag_world.root / "store" / attempt.checkpoint.paths.commit).unlink()
-    assert reached(reference_to(attempt), State.COMMITTED, "checkpoint_default")
+    assert reached(reference_to(attempt), State.COMMITTED, OwnConnections())
 
 
 def test_a_discarded_checkpoint_is_an_error_and_not_an_endless_wait(dag_world):

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from histories import owner
 from histories.catalog import KILLED, SILENT, KilledError
 from histories.model import Row
-from histories.places import Fault, Found, IcebergPlace, LancePlace
+from histories.places import Fault, IcebergPlace, LancePlace
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -38,8 +38,9 @@ from airflow_ckpt_provider.spark.attempt import WriteAttempt
 from airflow_ckpt_provider.tables import groups, once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
+    from histories.places import Found
     from histories.places import IcebergPlace as Place
 
 FAULTS = (
@@ -163,7 +164,7 @@ class ForeignHands(RuleBasedStateMachine):
         for stage, apply in self.late:
             try:
                 apply()
-            except Exception:  # noqa: BLE001, S110 - nobody hears it
+            except Exception:  # noqa: BLE001 - nobody hears it
                 pass
             self._look({stage})
         self.late = []
@@ -298,7 +299,7 @@ class ForeignHands(RuleBasedStateMachine):
             assert newest is not None
             assert newest in self.state.landed, f"the commit of {write.key} is green, and its rows are not there"
             assert not others, f"the commit of {write.key} is green, and other rows of the key are in the table's line: {others}"
-            #self.place.require_sound()
+            # self.place.require_sound()
         elif not isinstance(error, KilledError):
             _require_cause(error)
             assert not (changed and "othing was " in str(error)), f"it is said that nothing was changed: {error}"

@@ -15,7 +15,6 @@ import lance
 import pyarrow as pa
 from histories import owner
 from histories.catalog import KilledError, MeddlingCatalog
-from histories.model import Row
 from histories.play import ORDERS, SCHEMA, SteadyWorld
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.types import DoubleType, LongType
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from histories.model import Row
     from pyiceberg.partitioning import PartitionSpec
 
 #: What a reader finds: id and value of each row, and how often.

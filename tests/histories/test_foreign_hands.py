@@ -1,7 +1,7 @@
 """Green means readable, whatever others do between any two steps, in both formats.
 
-``FOREIGN_HISTORIES=2000 pytest tests/histories/test_foreign_hands.py`` plays that many others, chosen anew, and makes one that fails
-as short as it gets.
+``FOREIGN_HISTORIES=2000 pytest tests/histories/test_foreign_hands.py`` plays that many others, chosen anew, and makes one that
+fails as short as it gets.
 """
 
 from __future__ import annotations

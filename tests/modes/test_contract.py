@@ -635,10 +635,10 @@ def connections(empty, monkeypatch):
 @pytest.mark.airflow
 @pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "record lost"])
 def test_the_sensor_sees_what_is_sealed_and_what_has_landed(world, connections, recorded):
-    from airflow_ckpt_provider.hooks.lookup import reached
+    from airflow_ckpt_provider.hooks.lookup import OwnConnections, reached
 
     def seen(pointer):
-        return [reached(pointer, until, "checkpoint_default") for until in (State.SEALED, State.COMMITTED)]
+        return [reached(pointer, until, OwnConnections()) for until in (State.SEALED, State.COMMITTED)]
 
     assert seen("orders") == [False, False]
     world.stage(splits=1)
@@ -655,13 +655,13 @@ def test_the_sensor_sees_what_is_sealed_and_what_has_landed(world, connections, 
 
 @pytest.mark.airflow
 def test_the_sensor_is_told_that_a_discarded_generation_never_lands(world, connections):
-    from airflow_ckpt_provider.hooks.lookup import reached
+    from airflow_ckpt_provider.hooks.lookup import OwnConnections, reached
 
     attempt = world.stage()
     pointer = reference(attempt.checkpoint, attempt.checkpoint.sealed(), State.SEALED, recovered=0, written=4)
     world.stage(world.request(restart_token="now"), splits=0)
     with pytest.raises(DiscardedError):
-        reached(pointer, State.COMMITTED, "checkpoint_default")
+        reached(pointer, State.COMMITTED, OwnConnections())
 
 
 # -- from one format into the other ----------------------------------------------------------------------------------------

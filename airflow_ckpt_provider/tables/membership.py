@@ -1,0 +1,62 @@
+"""Who lands together with whom, as the store says it and as far as that is believed (I15).
+
+A record in the store may name the members of a commit, because any task that goes on with it has to see the same ones. It cannot
+make the commit of one key that of another, nor lead it to another table, connection or mode than the task was told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.checkpoint.checkpoint import member_digest
+from airflow_ckpt_provider.exceptions import BindingMismatchError, CorruptObjectError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+    from airflow_ckpt_provider.checkpoint.documents import Group, Member
+
+
+def group_id_of(members: Sequence[Member]) -> str:
+    """Id of the group of exactly these members."""
+    return hashlib.sha256(member_digest(members)).hexdigest()[:32]
+
+
+def group_of(checkpoint: Checkpoint) -> Group | None:
+    """The group that a generation is bound to; None proves that no commit was ever tried (I10).
+
+    :raises CorruptObjectError: if it is not a member of that group, or the group's id is not that of its members: another commit
+        would be taken for its own (I15).
+    """
+    group = checkpoint.group()
+    if group is not None and (checkpoint.member not in group.members or group.id != group_id_of(group.members)):
+        raise CorruptObjectError(
+            f"Object {checkpoint.paths.group} in the checkpoint store {checkpoint.store.uri} binds the key "
+            f"{checkpoint.key.value!r} to a commit that it is no part of. The store was altered; nothing was changed. Restore the "
+            "object, or use another idempotence key."
+        )
+    return group
+
+
+def place_of(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Where a checkpoint lies, and where it lands."""
+    header = checkpoint.header
+    table = header.table
+    return (checkpoint.store.uri, header.connections.table, table.format, table.identifier, table.uuid, table.branch)
+
+
+def require_one_way(named: Checkpoint, members: Sequence[Checkpoint]) -> None:
+    """Refuse a group that the store extends to what could never have been begun together with the named checkpoint (I15)."""
+    header = named.header
+    for member in members:
+        other = member.header
+        if (place_of(member), other.mode, other.parameters) != (place_of(named), header.mode, header.parameters):
+            raise BindingMismatchError(
+                f"The store {named.store.uri} says that a commit of the key {named.key.value!r}, mode {header.mode!r}, to "
+                f"{header.table.identifier} (branch {header.table.branch!r}, connection {header.connections.table!r}) was begun "
+                f"together with the key {member.key.value!r}, mode {other.mode!r}, to {other.table.identifier} (branch "
+                f"{other.table.branch!r}, connection {other.connections.table!r}). No commit task does that: the store was "
+                "altered. Nothing was changed."
+            )

@@ -1,0 +1,239 @@
+"""Who may write to the checkpoint store alone leads no task to another connection, table, branch, mode or commit (I15)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+
+import msgspec
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+from support.forging import forge, forge_group, forge_header
+from support.world import World
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State, now
+from airflow_ckpt_provider.checkpoint.documents import Commit, Connections, Member
+from airflow_ckpt_provider.checkpoint.reference import reference
+from airflow_ckpt_provider.exceptions import BindingMismatchError, CorruptObjectError
+from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
+from airflow_ckpt_provider.operators.cleanup import CheckpointCleanupOperator
+from airflow_ckpt_provider.operators.commit import CheckpointCommitOperator
+from airflow_ckpt_provider.sensors.checkpoint import CheckpointSensor
+from airflow_ckpt_provider.tables import groups
+
+pytestmark = [
+    pytest.mark.airflow,
+    # Airflow's in-process API server, and what it is built on, warn about each other while connections are read.
+    pytest.mark.filterwarnings("default"),
+]
+
+#: Each takes up a checkpoint: it opens the table that this is of.
+TAKERS = {
+    "commit": lambda pointer, **more: CheckpointCommitOperator(task_id="t", checkpoint=pointer, **more).execute({}),
+    "clean-up": lambda pointer, **more: CheckpointCleanupOperator(
+        task_id="t", checkpoint=pointer, discard_unfinished=True, **more
+    ).execute({}),
+    "sensor": lambda pointer, **more: CheckpointSensor(task_id="t", checkpoint=pointer, **more).poke({}),
+}
+
+take_up = pytest.mark.parametrize("take_up", TAKERS.values(), ids=TAKERS.keys())
+
+
+@pytest.fixture
+def world(dag_world):
+    dag_world.put_files(2, 10)
+    return dag_world
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """Another catalog, behind a connection of its own, with a table of the same name."""
+    other = World(tmp_path / "elsewhere")
+    other.create_table()
+    catalog = {"type": "sql", "uri": f"sqlite:///{other.root}/catalog.db", "warehouse": f"file://{other.root}/warehouse"}
+    monkeypatch.setenv("AIRFLOW_CONN_ELSEWHERE", json.dumps({"conn_type": "iceberg", "extra": catalog}))
+    # A SQL catalog knows its tables by its name, which is the connection's id.
+    with sqlite3.connect(other.root / "catalog.db") as database:
+        for table in ("iceberg_tables", "iceberg_namespace_properties"):
+            database.execute(f"UPDATE {table} SET catalog_name = 'elsewhere'")
+    return other
+
+
+def table_elsewhere():
+    """The table behind the other connection."""
+    return iceberg_catalog("elsewhere").load_table("shop.orders")
+
+
+def handed_over(world, key="orders", **changes):
+    """A sealed checkpoint and the reference to it, as Airflow keeps it."""
+    attempt = world.stage(world.request(key, **changes))
+    checkpoint = attempt.checkpoint
+    return checkpoint, reference(checkpoint, checkpoint.sealed(), State.SEALED, recovered=0, written=2)
+
+
+@take_up
+def test_a_header_with_another_connection_is_refused_and_both_are_named(world, elsewhere, take_up):
+    checkpoint, pointer = handed_over(world)
+    forge_group(checkpoint, checkpoint.member)
+    forge_header(checkpoint, connections={"table": "elsewhere"}, table={"uuid": str(table_elsewhere().metadata.table_uuid)})
+    with pytest.raises(AirflowFailException, match=r"'iceberg_default' by the reference, 'elsewhere' by the store"):
+        take_up(pointer)
+    assert table_elsewhere().scan().to_arrow().num_rows == 0
+    assert world.ids() == []
+
+
+@take_up
+def test_with_a_bare_key_the_connection_of_the_operator_is_opened_and_no_other(world, elsewhere, take_up):
+    checkpoint, _ = handed_over(world)
+    forge_group(checkpoint, checkpoint.member)
+    forge_header(checkpoint, connections={"table": "elsewhere"}, table={"uuid": str(table_elsewhere().metadata.table_uuid)})
+    with pytest.raises(AirflowFailException, match=r"connection 'elsewhere', and this task was given iceberg_conn_id='iceberg_def"):
+        take_up("orders")
+    assert table_elsewhere().scan().to_arrow().num_rows == 0
+
+
+@take_up
+@pytest.mark.parametrize("format_", ["iceberg", "lance"])
+def test_a_header_with_another_table_is_refused_and_both_are_named(world, take_up, format_):
+    checkpoint, pointer = handed_over(world)
+    other = world.create_table("shop.salaries")
+    forge_group(checkpoint, checkpoint.member)
+    table = {"identifier": "shop.salaries", "uuid": str(other.metadata.table_uuid)}
+    if format_ == "lance":
+        table = {"format": "lance", "identifier": f"file://{world.root}/salaries.lance", "uuid": ""}
+    forge_header(checkpoint, table=table)
+    with pytest.raises(AirflowFailException, match=r"'shop.orders' by the reference, '.*salaries"):
+        take_up(pointer)
+    with pytest.raises(AirflowFailException, match=r"bound to the table .*salaries.*, and this task was given table='shop.orders'"):
+        take_up("orders", table="shop.orders")
+    assert world.ids("shop.salaries") == []
+
+
+@take_up
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"mode": "overwrite"},
+        {"table": {"branch": "audit"}},
+        {"table": {"uuid": "00000000-0000-0000-0000-000000000000"}},
+        {"parameters": {"overwrite_filter": "id >= 0"}},
+        {"replaces": 1},
+        {"connections": {"spark": "expensive"}},
+    ],
+    ids=lambda forged: next(iter(forged)),
+)
+def test_no_other_member_of_the_header_is_believed_either(world, take_up, forged):
+    checkpoint, pointer = handed_over(world)
+    forge_group(checkpoint, checkpoint.member)
+    forge_header(checkpoint, **forged)
+    with pytest.raises(AirflowFailException, match=r"by the reference, .* by the store"):
+        take_up(pointer)
+    assert world.ids() == []
+
+
+@take_up
+def test_a_reference_of_another_store_connection_than_the_operators_is_refused(world, monkeypatch, take_up):
+    _, pointer = handed_over(world)
+    other = {"conn_type": "checkpoint", "host": f"file://{world.root}/store"}
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER_STORE", json.dumps(other))
+    with pytest.raises(AirflowFailException, match=r"'checkpoint_default', and this task was given .*='other_store'"):
+        take_up(pointer, checkpoint_conn_id="other_store")
+
+
+@take_up
+def test_a_reference_to_another_key_than_lies_there_is_refused(world, take_up):
+    checkpoint, pointer = handed_over(world)
+    handed_over(world, "other")
+    forge_header(checkpoint, key="other")
+    with pytest.raises(AirflowFailException, match=r"belongs to the key 'other'.* and not to 'orders'"):
+        take_up(pointer)
+
+
+def test_a_commit_by_reference_or_key_lands_where_the_dag_says(world, elsewhere):
+    _, pointer = handed_over(world)
+    _, by_key = handed_over(world, "by key")
+    landed = TAKERS["commit"](pointer)
+    assert {name: landed[name] for name in pointer if name not in {"state", "splits"}}.items() <= pointer.items()
+    TAKERS["commit"]("by key", table="shop.orders")
+    assert world.ids() == sorted([*range(20), *range(20)])
+    assert TAKERS["sensor"](by_key)
+    assert TAKERS["clean-up"]("by key", iceberg_conn_id="iceberg_default")["files"] == 0
+
+
+def test_a_key_of_another_connection_is_committed_if_the_operator_names_that(world, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", os.environ["AIRFLOW_CONN_ICEBERG_DEFAULT"])
+    handed_over(world, connections=Connections(table="lake", spark="spark_default", checkpoint="checkpoint_default"))
+    with pytest.raises(AirflowFailException, match="pass iceberg_conn_id as the stage has it"):
+        TAKERS["commit"]("orders")
+    # The catalog of the connection "lake" has another name, and so no such table: what counts is which one is opened.
+    with pytest.raises(AirflowFailException, match=r"shop.orders does not exist in the catalog 'lake'"):
+        TAKERS["commit"]("orders", iceberg_conn_id="lake")
+
+
+# -- the stage, and groups -------------------------------------------------------------------------------------------------
+
+
+def test_a_retry_of_the_stage_refuses_a_header_with_another_connection_and_names_both(world):
+    checkpoint, _ = handed_over(world)
+    forge_header(checkpoint, connections={"table": "elsewhere"})
+    with pytest.raises(BindingMismatchError, match=r"connection of the table: was 'elsewhere', is now 'iceberg_default'"):
+        world.attempt()
+
+
+def test_a_group_of_another_table_or_mode_is_not_landed_with_the_named_checkpoint(world):
+    world.create_table("shop.salaries")
+    mine, _ = handed_over(world)
+    theirs = world.stage(world.request("theirs"), name="shop.salaries").checkpoint
+    replacing = world.stage(world.request("replacing", mode="overwrite")).checkpoint
+    for victim in (theirs, replacing):
+        forge_group(mine, mine.member, victim.member)
+        with pytest.raises(BindingMismatchError, match=f"begun together with the key '{victim.key}'"):
+            groups.commit([mine], world.target())
+        assert victim.group() is None
+    assert world.ids() == []
+
+
+def test_a_group_that_a_checkpoint_is_no_member_of_is_not_landed_in_its_name(world):
+    mine, _ = handed_over(world)
+    theirs, _ = handed_over(world, "theirs")
+    forge_group(mine, theirs.member)
+    with pytest.raises(CorruptObjectError, match="a commit that it is no part of"):
+        groups.commit([mine], world.target())
+    assert (theirs.group(), world.ids()) == (None, [])
+
+
+def test_a_commit_that_landed_for_others_is_not_taken_for_ones_own(world):
+    theirs, _ = handed_over(world, "theirs")
+    (landed,) = groups.commit([theirs], world.target())
+    mine, _ = handed_over(world)
+    forge_group(mine, mine.member, group_id=landed.commit.group)
+    with pytest.raises(CorruptObjectError, match="a commit that it is no part of"):
+        groups.commit([mine], world.target())
+
+
+@pytest.mark.parametrize("bound", [True, False], ids=["bound", "not bound"])
+@pytest.mark.parametrize("snapshot", ["none", "theirs"])
+def test_a_record_of_a_commit_that_never_was_is_not_believed(world, bound, snapshot):
+    theirs, _ = handed_over(world, "theirs")
+    (landed,) = groups.commit([theirs], world.target())
+    mine, pointer = handed_over(world)
+    group_id = groups.group_id_of([mine.member])
+    if bound:
+        forge_group(mine, mine.member)
+    snapshot_id = None if snapshot == "none" else landed.commit.snapshot_id
+    forge(mine.store, mine.paths.commit, Commit(group=group_id, snapshot_id=snapshot_id, committed_at=now(), rows=20))
+    with pytest.raises(AirflowFailException, match=r"CorruptObjectError|RolledBackError"):
+        TAKERS["commit"](pointer)
+    attempt = world.attempt()
+    with pytest.raises(Exception, match=r"says that the key 'orders' is committed|does not show it any more"):
+        attempt.verify_commit()
+
+
+def test_the_digest_of_a_header_is_that_of_what_is_stored(world):
+    checkpoint, pointer = handed_over(world)
+    again = Checkpoint.latest(checkpoint.store, checkpoint.key)
+    assert again.header.digest == checkpoint.header.digest == pointer["header"]
+    other = msgspec.structs.replace(checkpoint.header, source_fingerprint="another")
+    assert other.digest != pointer["header"]
+    assert Member(key="orders", generation=1) == checkpoint.member
