@@ -248,8 +248,8 @@ def require_whole(found: Sequence[str | Reference]) -> None:
             name = f"The mapped stage {stage[-1]!r}" if stage else "The mapped stage"
             shown = ", ".join(map(str, missing[:10])) + (" and others" if len(missing) > 10 else "")
             raise InvalidInputError(
-                f"{name} returned no reference for {len(missing)} of its {totals[stage]} instances, map index {shown}: they failed, "
-                "were skipped, or have not run, and their rows would be left out. Let them succeed first; keep "
+                f"{name} returned no reference for {len(missing)} of its {totals[stage]} instances, map index {shown}: they "
+                "failed, were skipped, or have not run, and their rows would be left out. Let them succeed first; keep "
                 "trigger_rule='all_success' on the task that takes them all. To take one alone, pass its idempotence key."
             )
 

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.location import refuse_credentials
-from airflow_ckpt_provider.exceptions import RetryableError
+from airflow_ckpt_provider.exceptions import InvalidInputError, RetryableError
 from airflow_ckpt_provider.hooks.checkpoint import connection_or_none, embedded_home
 
 if TYPE_CHECKING:
@@ -18,6 +18,10 @@ DEFAULT_CONN_ID = "iceberg_default"
 
 def iceberg_catalog(iceberg_conn_id: str = DEFAULT_CONN_ID) -> Catalog:
     """The catalog of a connection of type ``iceberg``.
+
+    Requests to a REST catalog have time-outs, in milliseconds, which the connection's extra may set:
+    ``rest.client.connection-timeout-ms`` (10,000) and ``rest.client.socket-timeout-ms``, until the next bytes of an answer come
+    (120,000).
 
     Without a connection ``iceberg_default``: a SQLite catalog and a warehouse below ``AIRFLOW_HOME/checkpoints``.
 
@@ -32,8 +36,13 @@ def iceberg_catalog(iceberg_conn_id: str = DEFAULT_CONN_ID) -> Catalog:
 
     if connection.host:
         refuse_credentials(connection.host)
+    from airflow_ckpt_provider.tables.iceberg.rest import bounded_catalogs
+
     try:
-        return IcebergHook(iceberg_conn_id).catalog
+        with bounded_catalogs():
+            return IcebergHook(iceberg_conn_id).catalog
+    except InvalidInputError:
+        raise
     except Exception as error:
         raise RetryableError(
             f"The catalog of the connection {iceberg_conn_id!r} could not be opened: {type(error).__name__}: {error}"

@@ -87,9 +87,14 @@ class Generations:
         return self._create(self._new_header(latest, replaces))
 
     def _create(self, header: Header) -> Checkpoint:
-        """Open a generation, unless the table shows rows of its key that this store knows nothing of: then nothing is read.
+        """Open a generation; if somebody else opened it first, theirs."""
+        self._require_unknown(header)
+        return Checkpoint.create(self._store, header)
 
-        :raises BindingMismatchError: if it does, or if somebody else opened the generation for another write.
+    def _require_unknown(self, header: Header) -> None:
+        """Refuse to open a generation if the table shows rows of its key that this store knows nothing of.
+
+        :raises BindingMismatchError: if it does.
         """
         try:
             self._table.require_unknown([header], groups.earlier_traces(self._store, header))
@@ -97,7 +102,6 @@ class Generations:
             # Another attempt may have opened this generation, and committed it, since we looked for it.
             if not self._store.exists(CheckpointPaths(self._request.key.hash, header.generation).header):
                 raise
-        return Checkpoint.create(self._store, header)
 
     def _require_replaceable(self, latest: Checkpoint, wanted: Header) -> None:
         if (latest.header.mode, latest.header.parameters) != (wanted.mode, wanted.parameters):
@@ -129,15 +133,19 @@ class Generations:
     def _new_header(self, latest: Checkpoint | None, replaces: int | None = None) -> Header:
         """Header of a new generation, bound to the table as it is now."""
         request, table = self._request, self._table
+        generation = 1 if latest is None else latest.header.generation + 1
         if request.mode == "create" and replaces is None:
             rows = self._source_plan.required_schema(replaces)
             binding = table.creation(rows, request.parameters)
         else:
-            rows = self._source_plan.output_schema(replaces) if request.evolve_schema else None
-            if rows is not None:
-                self.evolved = table.evolve(rows)
+            if request.evolve_schema:
+                # Before the source is looked at, and the table grows by it.
+                self._require_unknown(self._header(generation, table.binding(), replaces))
+                rows = self._source_plan.output_schema(replaces)
+                if rows is not None:
+                    self.evolved = table.evolve(rows)
             binding = table.binding()
-        return self._header(1 if latest is None else latest.header.generation + 1, binding, replaces)
+        return self._header(generation, binding, replaces)
 
     def _wanted_header(self, latest: Checkpoint) -> Header:
         """What the request binds the newest generation to."""

@@ -6,6 +6,8 @@ is removed while a commit may refer to it:
 - a committed generation cannot land again, so whatever of it has not landed never will;
 - a discarded one has a tombstone. A commit that begins after that sees it. One that was begun before may still be under way: then
   everything stays;
+- one whose key the table shows as committed by a checkpoint that the store does not hold cannot land any more: a commit of it that
+  is under way was begun on the table before that, and fails;
 - of any other, everything stays: its next attempt needs it.
 """
 
@@ -18,11 +20,14 @@ from airflow_ckpt_provider.exceptions import BindingMismatchError, HistoryExpire
 from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.membership import group_of
 from airflow_ckpt_provider.tables.sealed import SealedCheckpoint
+from airflow_ckpt_provider.tables.summary import trace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from airflow_ckpt_provider.checkpoint.documents import Commit
     from airflow_ckpt_provider.tables.protocol import Table
+    from airflow_ckpt_provider.tables.summary import Trace
 
 
 class Cleaned(NamedTuple):
@@ -46,20 +51,26 @@ def clean(latest: Checkpoint, target_of: Callable[[Checkpoint], Table], *, disca
     :param target_of: the table of a generation.
     :param discard_unfinished: whether the newest generation is given up if it is not committed, so that it can be cleaned.
     """
-    for generation in Checkpoint.generations(latest.store, latest.key):
-        checkpoint = Checkpoint.at(latest.store, latest.key, generation)
+    generations = [Checkpoint.at(latest.store, latest.key, number) for number in Checkpoint.generations(latest.store, latest.key)]
+    known = {trace_of(checkpoint.header) for checkpoint in generations}
+    for checkpoint in generations:
+        generation = checkpoint.header.generation
+        discard = discard_unfinished and generation == latest.header.generation
         try:
-            yield _cleaned(checkpoint, target_of(checkpoint), discard=discard_unfinished and generation == latest.header.generation)
+            yield _cleaned(checkpoint, target_of(checkpoint), known, discard=discard)
         except (TableMissingError, RolledBackError, HistoryExpiredError, BindingMismatchError) as error:
             yield Cleaned(generation, checkpoint.state(), left=str(error))
 
 
-def _cleaned(checkpoint: Checkpoint, table: Table, *, discard: bool) -> Cleaned:
-    commit = groups.landed(checkpoint, table)
-    if commit is None and discard and group_of(checkpoint) is None:
+def _cleaned(checkpoint: Checkpoint, table: Table, known: set[Trace], *, discard: bool) -> Cleaned:
+    commit, barred = _landed_or_barred(checkpoint, table, known)
+    if commit is None and discard and (barred or group_of(checkpoint) is None):
         checkpoint.discard("it was cleaned up unfinished")
     state = State.COMMITTED if commit is not None else checkpoint.state()
-    left = "" if commit is not None else _needed(checkpoint, discard=discard)
+    if barred:
+        left = "" if checkpoint.discarded() is not None else f"it is not given up, though it cannot be committed any more: {barred}"
+    else:
+        left = "" if commit is not None else _needed(checkpoint, discard=discard)
     if left:
         return Cleaned(checkpoint.header.generation, state, left=left)
     attempts = frozenset(attempt.id for attempt in checkpoint.attempts())
@@ -67,6 +78,20 @@ def _cleaned(checkpoint: Checkpoint, table: Table, *, discard: bool) -> Cleaned:
     files = table.leftovers(checkpoint.header, attempts, landed, commit)
     table.remove(checkpoint.header, files)
     return Cleaned(checkpoint.header.generation, state, len(files), sum(file.bytes for file in files))
+
+
+def _landed_or_barred(checkpoint: Checkpoint, table: Table, known: set[Trace]) -> tuple[Commit | None, str]:
+    """The commit of a generation if it landed; if not, why none can land any more, or nothing.
+
+    :param known: traces of all generations of the key.
+    """
+    try:
+        commit = groups.landed(checkpoint, table)
+        if commit is None and checkpoint.sealed() is not None:
+            table.require_unknown([checkpoint.header], known)
+    except BindingMismatchError as error:
+        return None, str(error)
+    return commit, ""
 
 
 def _needed(checkpoint: Checkpoint, *, discard: bool) -> str:

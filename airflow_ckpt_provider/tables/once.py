@@ -25,7 +25,7 @@ def land(
     swap: Callable[[int], Landed | Exception],
     look: Callable[[], Landed | None],
     what: str,
-    refusals: tuple[type[Exception], ...] = (),
+    refusal: Callable[[Exception], str | None] = lambda _: None,
 ) -> Landed:
     """Swap a commit in, or find that it has landed.
 
@@ -33,8 +33,8 @@ def land(
         no other try can change.
     :param look: loads the table and looks for the commit.
     :param what: the commit and its table, for messages, such as ``the key 'a' to shop.orders``.
-    :param refusals: answers that no second try changes.
-    :raises CommitRefusedError: for one of those.
+    :param refusal: what helps with an answer that no second try changes; None for any other.
+    :raises CommitRefusedError: for such an answer.
     :raises OutcomeUnknownError: if there was no usable answer for ``PATIENCE_S`` seconds.
     """
     end = time.monotonic() + PATIENCE_S
@@ -51,17 +51,18 @@ def land(
         if isinstance(outcome, Landed):
             return outcome
         wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(tries, 8)) * random.uniform(0.3, 1.0)  # noqa: S311
-        if isinstance(outcome, refusals) or time.monotonic() + wait > end:
+        advice = refusal(outcome)
+        if advice is not None or time.monotonic() + wait > end:
             break
         time.sleep(wait)
     said = f"{type(outcome).__name__}: {first_line(outcome)}"
     landed = look()
     if landed is not None:
         return landed
-    if isinstance(outcome, refusals):
+    if advice is not None:
         raise CommitRefusedError(
-            f"The commit of {what} was refused: {said}. Nothing was changed, everything stays staged. Give the connection the "
-            "right to commit, then clear the task."
+            f"The commit of {what} was refused: {said}. Nothing was changed, everything stays staged. {advice}, then clear "
+            "the task."
         ) from outcome
     raise OutcomeUnknownError(
         f"The commit of {what} did not land in {tries} tries over {PATIENCE_S:.0f} s; the last error: {said}. "

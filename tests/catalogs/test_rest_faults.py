@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from catalogs.landed import assert_landed, assert_nothing_landed
 from catalogs.modes import FAULTED, SWAPS
-from support.rest_catalog import AFTER, AWAY, BEFORE, REFUSED, ZOMBIE
+from support.rest_catalog import AFTER, AWAY, BEFORE, REFUSED, SILENT, ZOMBIE
 from support.world import World
 
-from airflow_ckpt_provider.exceptions import CommitRefusedError, OutcomeUnknownError, RetryableError
-from airflow_ckpt_provider.tables import once
+from airflow_ckpt_provider.exceptions import CommitRefusedError, InvalidInputError, OutcomeUnknownError, RetryableError
+from airflow_ckpt_provider.tables import groups, once
+from airflow_ckpt_provider.tables.iceberg.rest import CONNECT_TIMEOUT, READ_TIMEOUT, BoundedRestCatalog
 
 
 @pytest.fixture(params=SWAPS, ids=lambda mode: mode.name)
@@ -108,13 +111,56 @@ def test_a_catalog_that_goes_away_with_its_answer_fails_the_try_and_the_retry_fi
     assert rest_server.commits == [f"{AWAY} 200"]
 
 
+def bounded(world):
+    """The catalog, with time-outs of a fraction of a second."""
+    return BoundedRestCatalog("iceberg_default", **world.catalog.properties, **{CONNECT_TIMEOUT: "300", READ_TIMEOUT: "300"})
+
+
+@pytest.mark.parametrize("fault", SILENT)
+def test_a_commit_that_is_never_answered_is_looked_for_after_a_time_out(world, mode, rest_server, fault):
+    rest_server.faults.append(fault)
+    attempt = mode.stage(world)
+    began = time.monotonic()
+    (settled,) = groups.commit([attempt.checkpoint], world.target(catalog=bounded(world)))
+    assert time.monotonic() - began < 10
+    assert settled.commit.snapshot_id is not None
+    assert_landed(world, mode)
+    assert rest_server.commits == ([f"{fault} 200"] if fault == "silence after" else [f"{fault} -", "200"])
+
+
+@pytest.mark.parametrize("mode", SWAPS[:1], ids=lambda mode: mode.name, indirect=True)
+def test_a_catalog_that_falls_silent_fails_the_try_and_the_retry_finds_the_commit(world, mode, rest_server, impatient):
+    rest_server.faults.append("silence before")
+    with pytest.raises(OutcomeUnknownError, match=r"'orders' to shop\.orders.*[Tt]imed? ?out.*retry the commit task"):
+        groups.commit([mode.stage(world).checkpoint], world.target(catalog=bounded(world)))
+    assert landed(world, mode).landed_now
+
+
+@pytest.mark.parametrize("mode", SWAPS[:1], ids=lambda mode: mode.name, indirect=True)
+@pytest.mark.parametrize("value", ["soon", "0", "-1", "inf", ""])
+def test_a_time_out_that_is_no_time_is_refused(world, mode, value):
+    with pytest.raises(InvalidInputError, match=READ_TIMEOUT):
+        BoundedRestCatalog("iceberg_default", **world.catalog.properties, **{READ_TIMEOUT: value})
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+@pytest.mark.parametrize("mode", SWAPS[:1], ids=lambda mode: mode.name, indirect=True)
+def test_a_commit_that_landed_and_was_answered_by_a_refusal_is_found(world, mode, rest_server, fault):
+    fault = fault.replace("before", "after")
+    rest_server.faults.append(fault)
+    landed(world, mode)
+    assert rest_server.commits[0] == f"{fault} 200"
+
+
 @pytest.mark.parametrize("fault", REFUSED)
 def test_a_commit_that_is_not_allowed_is_refused_and_lands_once_it_is(world, mode, rest_server, fault):
     # A client whose token is refused fetches another and sends the request a second time.
     rest_server.faults.extend([fault, fault])
     attempt = mode.stage(world)
-    with pytest.raises(CommitRefusedError, match=r"commit of the key 'orders' to shop\.orders was refused.*stays staged"):
+    began = time.monotonic()
+    with pytest.raises(CommitRefusedError, match=r"commit of the key 'orders' to shop\.orders was refused.*stays staged.*clear"):
         world.commit(attempt)
+    assert time.monotonic() - began < 10
     rest_server.faults.clear()
     assert_nothing_landed(world, mode)
     assert landed(world, mode).landed_now

@@ -10,9 +10,11 @@ from crash.maintenance import expire_all_but_the_head, foreign_append, forget_th
 from support.lance_world import LanceWorld
 from support.world import World
 
+from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-from airflow_ckpt_provider.exceptions import BindingMismatchError, HistoryExpiredError
+from airflow_ckpt_provider.exceptions import BindingMismatchError, DiscardedError, HistoryExpiredError
 from airflow_ckpt_provider.sources import Files
+from airflow_ckpt_provider.tables.cleanup import clean
 
 pytestmark = pytest.mark.crash
 
@@ -217,6 +219,51 @@ def test_a_lance_key_whose_commit_was_restored_away_is_written_by_a_new_store(tm
     (settled,) = world.commit(*stage(world, "a"))
     assert settled.landed_now
     assert world.ids() == list(range(20))
+
+
+# -- cleaning up what was staged in vain ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tried", [True, False], ids=["after its commit was refused", "before a commit was tried"])
+@pytest.mark.parametrize("then_keys", [["a"], ["a", "c"]], ids="+".join)
+def test_what_was_staged_under_a_key_that_another_store_has_committed_is_cleaned_up(world, then_keys, tried):
+    second = in_two_stores(world, ["a", "b"], then_keys)
+    own = {path for path in world.files_on_disk() if any(attempt._id in path for attempt in second)}
+    others = world.files_on_disk() - own
+    assert own
+    ids = world.ids()
+    if tried:
+        with pytest.raises(BindingMismatchError):
+            world.commit(*second)
+    checkpoint = second[0].checkpoint
+    (kept,) = clean(checkpoint, lambda _: world.target())
+    assert (kept.files, kept.state) == (0, State.SEALED)
+    assert "cannot be committed any more" in kept.left
+    assert "another checkpoint store" in kept.left
+    (cleaned,) = clean(checkpoint, lambda _: world.target(), discard_unfinished=True)
+    assert (cleaned.left, cleaned.state) == ("", State.DISCARDED)
+    gone = {path for path in own if second[0]._id in path}
+    assert world.files_on_disk() == (own - gone) | others
+    assert cleaned.files == len(gone)
+    assert world.ids() == ids
+    with pytest.raises((BindingMismatchError, DiscardedError)):
+        world.commit(*second)
+    with pytest.raises(BindingMismatchError):
+        stage(world, "a")
+    assert world.ids() == ids
+
+
+@pytest.mark.parametrize("evolve", [False, True], ids=["", "evolve_schema"])
+def test_a_cleared_stage_of_a_lost_store_stops_before_its_source_is_looked_at(world, evolve):
+    world.commit(*stage(world, "a"))
+    ids, files = world.ids(), world.files_on_disk()
+    other_store(world)
+    for path in world.input.iterdir():
+        path.write_bytes(b"not to be read")
+    with pytest.raises(BindingMismatchError, match=NOT_OURS.format("a")):
+        stage(world, "a", evolve_schema=evolve)
+    assert world.store.names("") == []
+    assert (world.ids(), world.files_on_disk()) == (ids, files)
 
 
 # -- one store, and a table whose history was turned back or cut ---------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 from datetime import UTC, datetime
 
 import obstore
@@ -11,7 +13,7 @@ from support.s3 import SECRET
 
 from airflow_ckpt_provider.checkpoint.documents import Discard
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.exceptions import InvalidInputError, RetryableError
 from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook, embedded_home, storage_options
 from airflow_ckpt_provider.hooks.spark import spark_target
@@ -57,6 +59,24 @@ def test_a_connection_of_another_type_is_refused_and_both_types_are_named(connec
     connect("wrong", conn_type="postgres", host="somewhere")
     with pytest.raises(InvalidInputError, match=r"'wrong' is of type 'postgres'; the type (checkpoint|iceberg|spark)"):
         opened()
+
+
+@pytest.mark.parametrize("extra", [{}, {"type": "rest"}, {"credential": "id:secret"}], ids=str)
+def test_a_catalog_that_takes_connections_and_never_answers_is_given_up(connect, extra):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        timeouts = {"rest.client.connection-timeout-ms": 300, "rest.client.socket-timeout-ms": 300}
+        host = f"http://127.0.0.1:{server.getsockname()[1]}"
+        connect("silent", conn_type="iceberg", host=host, extra=extra | timeouts)
+        began = time.monotonic()
+        with pytest.raises(RetryableError, match=r"'silent' could not be opened.*[Tt]imed? ?out"):
+            iceberg_catalog("silent")
+        assert time.monotonic() - began < 10
+
+
+def test_a_time_out_of_a_catalog_that_is_none_is_refused(connect):
+    connect("wrong", conn_type="iceberg", host="http://127.0.0.1:9", extra={"rest.client.socket-timeout-ms": "soon"})
+    with pytest.raises(InvalidInputError, match=r"rest\.client\.socket-timeout-ms='soon'"):
+        iceberg_catalog("wrong")
 
 
 def test_a_store_connection_opens_s3_with_its_credentials_and_shows_none(connect, s3_bucket):

@@ -43,7 +43,9 @@ AFTER = ("500 after", "502 after", "503 after", "504 after", "409 after", "drop 
 #: No answer to this commit, nor to anything after it, until the test makes the server ``reachable`` again.
 AWAY = "away after"
 #: The commit is not allowed.
-REFUSED = ("401 before", "403 before", "501 before")
+REFUSED = tuple(f"{status} before" for status in (400, 401, 403, 404, 405, 413, 415, 422, 501))
+#: The commit is applied, or not, and never answered.
+SILENT = ("silence after", "silence before")
 #: The client is told 504, and the commit is applied right after somebody's next one, or when the test says so.
 ZOMBIE = "zombie"
 
@@ -92,6 +94,7 @@ class RestServer:
     commits: list[str] = field(default_factory=list)
     zombies: list[int | None] = field(default_factory=list)
     reachable: bool = True
+    closing: threading.Event = field(default_factory=threading.Event)
     _held: list[Callable[[], Answer]] = field(default_factory=list)
 
     @contextlib.contextmanager
@@ -187,6 +190,8 @@ class RestServer:
             self.release_zombies()
         if what == "slow":
             time.sleep(_SLOW_S)
+        if what == "silence":
+            self.closing.wait()
         self.reachable = what != "away"
         return _garbled(what) if what and what != "slow" else applied
 
@@ -200,15 +205,15 @@ class RestServer:
 def _garbled(what: str) -> Answer:
     """What a client is told in place of the truth."""
     match what:
-        case "drop" | "away":
+        case "drop" | "away" | "silence":
             return Answer(None)
         case "garbage":
             return Answer(200, b"<html>welcome to the proxy</html>")
         case "409":
             return Answer.error(409, "CommitFailedException", "the table was updated by another process")
-        case "503" | "504":
+        case "503" | "504" | "413" | "405":
             # A proxy's own pages are no JSON.
-            return Answer(int(what), b"<html>upstream is away</html>")
+            return Answer(int(what), b"<html>upstream is away, or was not asked</html>")
         case _:
             return Answer.error(int(what), "InternalServerError", "something went wrong")
 
@@ -277,6 +282,7 @@ def serve(folder: Path) -> Iterator[RestServer]:
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     yield server
+    server.closing.set()
     http.shutdown()
     http.server_close()
     thread.join()

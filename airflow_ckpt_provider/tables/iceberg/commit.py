@@ -44,6 +44,7 @@ from airflow_ckpt_provider.tables.iceberg.history import (
 )
 from airflow_ckpt_provider.tables.iceberg.manifests import to_manifest_file
 from airflow_ckpt_provider.tables.iceberg.marks import remembering
+from airflow_ckpt_provider.tables.iceberg.refusals import refusal
 from airflow_ckpt_provider.tables.iceberg.remains import remain
 from airflow_ckpt_provider.tables.iceberg.removal import remove
 from airflow_ckpt_provider.tables.once import keys_of, land
@@ -179,7 +180,7 @@ def commit_once(
     def swap(number: int) -> Landed | Exception:
         return _try(catalog, base if base is not None and number == 1 else load(), commit, before_swap)
 
-    return land(swap, lambda: find(load(), commit), f"{commit.keys} to {name}", _refusals())
+    return land(swap, lambda: find(load(), commit), f"{commit.keys} to {name}", refusal)
 
 
 def _try(catalog: Catalog, table: Table, commit: Commit, before_swap: Callable[[Table], None]) -> Landed | Exception:
@@ -281,13 +282,6 @@ def _snapshot(table: Table, commit: Commit) -> Snapshot:
         ),
         schema_id=metadata.current_schema_id,
     )
-
-
-def _refusals() -> tuple[type[Exception], ...]:
-    """Answers of a catalog that no second try changes."""
-    from pyiceberg.exceptions import ForbiddenError, UnauthorizedError
-
-    return (ForbiddenError, UnauthorizedError, NotImplementedError)
 
 
 def _verified(metadata: TableMetadata, name: str, commit: Commit, timestamp_ms: int) -> Landed:

@@ -1,0 +1,72 @@
+"""A REST catalog that is not waited for without end: the library gives its requests no time-outs.
+
+A commit whose answer does not come in time is looked for in the table's history like any other of unknown outcome.
+
+Decision: the time-outs are properties of the connection under the names that Iceberg's Java library has for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING
+
+from pyiceberg.catalog import AVAILABLE_CATALOGS, CatalogType
+from pyiceberg.catalog.rest import RestCatalog
+
+from airflow_ckpt_provider.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyiceberg.catalog.rest.auth import AuthManager
+    from requests import Session
+
+#: Properties, in milliseconds: to connect, and until the next bytes of an answer come.
+CONNECT_TIMEOUT, READ_TIMEOUT = "rest.client.connection-timeout-ms", "rest.client.socket-timeout-ms"
+
+#: Where the connection says nothing.
+_DEFAULTS = {CONNECT_TIMEOUT: 10_000, READ_TIMEOUT: 120_000}
+
+
+class BoundedRestCatalog(RestCatalog):
+    """A REST catalog whose every request has time-outs, the first ones included.
+
+    :raises InvalidInputError: if a time-out is no positive number.
+    """
+
+    def _create_session(self) -> Session:
+        # Fetches a token first, perhaps.
+        return self._bounded(super()._create_session())
+
+    def _create_legacy_oauth2_auth_manager(self, session: Session) -> AuthManager:
+        return super()._create_legacy_oauth2_auth_manager(self._bounded(session))
+
+    def _bounded(self, session: Session) -> Session:
+        timeouts = (_seconds(self.properties, CONNECT_TIMEOUT), _seconds(self.properties, READ_TIMEOUT))
+        session.request = functools.partial(session.request, timeout=timeouts)  # type: ignore[method-assign]
+        return session
+
+
+@contextlib.contextmanager
+def bounded_catalogs() -> Iterator[None]:
+    """Within the block, the library opens REST catalogs with time-outs."""
+    own = AVAILABLE_CATALOGS[CatalogType.REST]
+    AVAILABLE_CATALOGS[CatalogType.REST] = lambda name, properties: BoundedRestCatalog(name, **properties)
+    try:
+        yield
+    finally:
+        AVAILABLE_CATALOGS[CatalogType.REST] = own
+
+
+def _seconds(properties: Mapping[str, object], name: str) -> float:
+    value = properties.get(name, _DEFAULTS[name])
+    try:
+        milliseconds = float(str(value))
+    except ValueError:
+        milliseconds = 0
+    if not 0 < milliseconds < float("inf"):
+        raise InvalidInputError(
+            f"{name}={value!r} of the Iceberg connection is no time in milliseconds, such as {_DEFAULTS[name]}."
+        )
+    return milliseconds / 1000
