@@ -6,12 +6,14 @@ their storage here, so that credentials are handled, and refused in URIs, in one
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
+from airflow_ckpt_provider.checkpoint.secrets import redacted
 from airflow_ckpt_provider.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -71,13 +73,30 @@ class StorageLocation:
         if self.scheme == "memory":
             return _memory.setdefault(self.uri, MemoryStore())
         if self.scheme == "file":
-            return LocalStore(self.path, mkdir=create)
+            if create and not os.path.isdir(self.path):
+                os.makedirs(os.path.dirname(self.path), exist_ok=True)
+                # Without a race: whoever makes it makes it for its own user only.
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(self.path, 0o700)
+            return LocalStore(self.path)
         config: dict[str, Any] = {k: v for k, v in self.options.items() if k not in _CLIENT_OPTIONS}
         client: dict[str, Any] = {k: _typed(v) for k, v in self.options.items() if k in _CLIENT_OPTIONS}
         try:
             return from_url(self.uri, config=config, client_options=client)  # type: ignore[call-overload, no-any-return]
         except (BaseError, ValueError) as error:
-            raise InvalidInputError(f"Cannot open {self.uri} with the options {sorted(self.options)}: {_first(error)}") from error
+            raise InvalidInputError(
+                f"Cannot open {self.uri} with the options {sorted(self.options)}: {self.said(error)}"
+            ) from error
+
+    def said(self, error: Exception) -> str:
+        """What obstore says of an error, without the Rust structure that follows it and without any secret."""
+        return redacted(str(error).split("\n\nDebug source", maxsplit=1)[0], self.options)
+
+    def restrict(self, name: str) -> None:
+        """Let those read and write a local file that the folder of this location is open to, and nobody else."""
+        if self.scheme == "file":
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                os.chmod(os.path.join(self.path, name), os.stat(self.path).st_mode & 0o666)
 
 
 def normal_uri(text: str) -> str:
@@ -130,11 +149,6 @@ def refuse_credentials(uri: str) -> None:
         f"A URI of scheme {parts.scheme!r} carries a credential {where}. It would be written into the checkpoint store, "
         "XCom and logs. Put credentials into an Airflow connection and leave them out of the URI."
     )
-
-
-def _first(error: Exception) -> str:
-    """What obstore says, without the Rust structure that follows it."""
-    return str(error).split("\n\nDebug source", maxsplit=1)[0]
 
 
 def _typed(value: str) -> str | bool:

@@ -71,6 +71,7 @@ class CheckpointStore:
         objects = self._objects()
         try:
             obstore.put(objects, name, data, mode="create")
+            self.location.restrict(name)
         except AlreadyExistsError:
             # Not proof that somebody else was first: a client that lost the reply to our put repeats it.
             return self._bytes(name) == data
@@ -78,7 +79,9 @@ class CheckpointStore:
             # obstore maps client errors to many types, and all mean "unknown".
             found = self._bytes(name)
             if found is None:
-                raise StoreError(f"Could not write {name} to the checkpoint store {self.uri}: {error}") from error
+                raise StoreError(
+                    f"Could not write {name} to the checkpoint store {self.uri}: {self.location.said(error)}"
+                ) from error
             return found == data
         return True
 
@@ -118,7 +121,7 @@ class CheckpointStore:
         except FileNotFoundError:
             return False
         except Exception as error:
-            raise StoreError(f"Could not look at {name} in the checkpoint store {self.uri}: {error}") from error
+            raise StoreError(f"Could not look at {name} in the checkpoint store {self.uri}: {self.location.said(error)}") from error
         return True
 
     def names(self, prefix: str) -> list[str]:
@@ -129,7 +132,7 @@ class CheckpointStore:
         try:
             return sorted(item["path"] for chunk in obstore.list(objects, prefix) for item in chunk)
         except Exception as error:
-            raise StoreError(f"Could not list {prefix} in the checkpoint store {self.uri}: {error}") from error
+            raise StoreError(f"Could not list {prefix} in the checkpoint store {self.uri}: {self.location.said(error)}") from error
 
     def check(self) -> None:
         """Prove that the store can be listed with these credentials.
@@ -142,7 +145,7 @@ class CheckpointStore:
         try:
             obstore.list_with_delimiter(objects)
         except Exception as error:
-            raise StoreError(f"Could not list the checkpoint store {self.uri}: {error}") from error
+            raise StoreError(f"Could not list the checkpoint store {self.uri}: {self.location.said(error)}") from error
 
     def _bytes(self, name: str) -> bytes | None:
         import obstore
@@ -158,7 +161,7 @@ class CheckpointStore:
         except FileNotFoundError:
             return None
         except Exception as error:
-            raise StoreError(f"Could not read {name} from the checkpoint store {self.uri}: {error}") from error
+            raise StoreError(f"Could not read {name} from the checkpoint store {self.uri}: {self.location.said(error)}") from error
 
     def _objects(self) -> ObjectStore:
         """The open storage, kept for the life of the process and not pickled."""

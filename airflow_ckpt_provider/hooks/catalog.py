@@ -6,8 +6,9 @@ import os
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.location import refuse_credentials
+from airflow_ckpt_provider.checkpoint.secrets import redacted
 from airflow_ckpt_provider.exceptions import InvalidInputError, RetryableError
-from airflow_ckpt_provider.hooks.checkpoint import connection_or_none, embedded_home
+from airflow_ckpt_provider.hooks.checkpoint import connection_or_none, embedded_home, mask_secrets
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -34,6 +35,7 @@ def iceberg_catalog(iceberg_conn_id: str = DEFAULT_CONN_ID) -> Catalog:
         return _embedded()
     from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
 
+    mask_secrets(connection)
     if connection.host:
         refuse_credentials(connection.host)
     from airflow_ckpt_provider.tables.iceberg.rest import bounded_catalogs
@@ -45,7 +47,8 @@ def iceberg_catalog(iceberg_conn_id: str = DEFAULT_CONN_ID) -> Catalog:
         raise
     except Exception as error:
         raise RetryableError(
-            f"The catalog of the connection {iceberg_conn_id!r} could not be opened: {type(error).__name__}: {error}"
+            f"The catalog of the connection {iceberg_conn_id!r} could not be opened: {type(error).__name__}: "
+            + redacted(error, {"host": connection.host or "", "extra": connection.extra_dejson})
         ) from error
 
 
@@ -53,5 +56,6 @@ def _embedded() -> Catalog:
     from pyiceberg.catalog import load_catalog
 
     home = embedded_home()
+    os.makedirs(home, mode=0o700, exist_ok=True)
     os.makedirs(os.path.join(home, "warehouse"), exist_ok=True)
     return load_catalog("embedded", type="sql", uri=f"sqlite:///{home}/catalog.db", warehouse=f"file://{home}/warehouse")

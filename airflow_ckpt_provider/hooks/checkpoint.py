@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
+from airflow_ckpt_provider.checkpoint.secrets import secrets_in
 from airflow_ckpt_provider.checkpoint.signing import ConnectionKeys
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import CheckpointError, InvalidInputError
@@ -80,13 +81,22 @@ class CheckpointHook(BaseHook):
 
     def _location(self, connection: Connection | None) -> StorageLocation:
         if connection is None:
+            os.makedirs(embedded_home(), mode=0o700, exist_ok=True)
             return StorageLocation(f"file://{embedded_home()}/store")
         if not connection.host:
             raise InvalidInputError(
                 f"The connection {self.checkpoint_conn_id!r} has no host: put the URI of the store there, such as s3://bucket/prefix."
             )
         options = options_of(connection)
-        return StorageLocation(_uri(connection), options)
+        uri = _uri(connection)
+        try:
+            return StorageLocation(uri, options)
+        except InvalidInputError as error:
+            # A secret that was pasted into the wrong field must not be repeated.
+            said = str(error).replace(repr(uri), "it").replace(uri, "***").replace(uri.partition("://")[2] or uri, "***")
+            raise InvalidInputError(
+                f"The host of the connection {self.checkpoint_conn_id!r} is no URI of a store: {said}"
+            ) from None
 
     def test_connection(self) -> tuple[bool, str]:
         """List the store's root."""
@@ -103,6 +113,7 @@ def options_of(connection: Connection) -> dict[str, str]:
 
     :raises InvalidInputError: for an extra that is not allowed.
     """
+    mask_secrets(connection)
     extra = {name: value for name, value in connection.extra_dejson.items() if name not in SIGNING}
     unknown = sorted(extra.keys() - ALLOWED_OPTIONS)
     if unknown:
@@ -113,8 +124,13 @@ def options_of(connection: Connection) -> dict[str, str]:
     options = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in extra.items()}
     if options.get("endpoint", "").startswith("http://") and options.get("allow_http") != "true":
         raise InvalidInputError(
-            f"The connection {connection.conn_id!r} has the endpoint {options['endpoint']}, which is not encrypted. If that is "
+            f"The connection {connection.conn_id!r} has an endpoint that begins with http:// and is not encrypted. If that is "
             'meant, add "allow_http": true to its extra; otherwise begin the endpoint with https://.'
+        )
+    if options.get("google_application_credentials", "").lstrip().startswith("{"):
+        raise InvalidInputError(
+            f"The connection {connection.conn_id!r} has the content of a file in google_application_credentials, which takes a "
+            "path. Put the content into a file that only the workers can read, and its path into the connection."
         )
     azure = _uri(connection).split("://", 1)[0] in {"az", "azure", "abfs", "abfss", "adl"}
     login, password = ("account_name", "account_key") if azure else ("access_key_id", "secret_access_key")
@@ -139,9 +155,18 @@ def signer_of(connection: Connection) -> ConnectionKeys | None:
         raise InvalidInputError(
             f"The connection {connection.conn_id!r} needs a string as signing_key, and a list of strings as previous_signing_keys."
         )
-    for secret in (key, *previous):
-        mask_secret(secret)
+    mask_secrets(connection)
     return ConnectionKeys((key, *previous))
+
+
+def mask_secrets(connection: Connection) -> None:
+    """Have Airflow mask whatever looks like a secret in a connection, in all logs of this process.
+
+    Airflow itself knows the password, and members of the extra by some names.
+    """
+    facts = {"host": connection.host or "", "extra": connection.extra_dejson, "password": connection.password or ""}
+    for secret in secrets_in(facts):
+        mask_secret(secret)
 
 
 def storage_options(conn_id: str | None) -> dict[str, str]:

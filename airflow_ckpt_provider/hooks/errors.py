@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_ckpt_provider.checkpoint.secrets import without_credentials
 from airflow_ckpt_provider.exceptions import CheckpointError, TerminalError
 
 if TYPE_CHECKING:
@@ -19,6 +20,6 @@ def airflow_errors() -> Iterator[None]:
     try:
         yield
     except TerminalError as error:
-        raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+        raise AirflowFailException(f"{type(error).__name__}: {without_credentials(str(error))}") from error
     except CheckpointError as error:
-        raise AirflowException(f"{type(error).__name__}: {error}") from error
+        raise AirflowException(f"{type(error).__name__}: {without_credentials(str(error))}") from error

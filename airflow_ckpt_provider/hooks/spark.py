@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.hooks.checkpoint import connection_or_none
+from airflow_ckpt_provider.hooks.checkpoint import connection_or_none, mask_secrets
 from airflow_ckpt_provider.spark.session import SparkTarget, target_of
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def spark_target(spark_conn_id: str, conf: Mapping[str, str]) -> SparkTarget:
     connection = connection_or_none(spark_conn_id, DEFAULT_CONN_ID, {"spark", "spark_connect"})
     if connection is None:
         return SparkTarget(conf=dict(conf))
+    mask_secrets(connection)
     if connection.conn_type == "spark_connect":
         from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 

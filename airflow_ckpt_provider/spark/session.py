@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_ckpt_provider.checkpoint.secrets import REDACTED, without_credentials
 from airflow_ckpt_provider.exceptions import InvalidInputError, PySparkVersionError
+from airflow_ckpt_provider.spark.jvm import start_jvm
 from airflow_ckpt_provider.spark.ship import ship_package
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ class SparkTarget:
     :param conf: Spark configuration on top of it.
     """
 
-    master: str = DEFAULT_MASTER
+    master: str = field(default=DEFAULT_MASTER, repr=False)
     remote: str = field(default="", repr=False)
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -61,7 +63,7 @@ class SparkTarget:
     @property
     def name(self) -> str:
         """What to show of it."""
-        return "Spark Connect" if self.remote else f"Spark {self.master}"
+        return "Spark Connect" if self.remote else f"Spark {without_credentials(self.master)}"
 
 
 def require_equal_pyspark() -> None:
@@ -124,17 +126,20 @@ def _open(target: SparkTarget, name: str) -> tuple[SparkSession, bool]:
     if before is not None:
         return before, False
     builder = builder.master(target.master)
-    for key, value in (_defaults(target) | dict(target.conf)).items():
+    settings = _defaults(target) | dict(target.conf)
+    for key, value in settings.items():
         builder = builder.config(key, value)
     with warnings.catch_warnings():
         # PySpark forks to start its JVM, and the child does nothing else: it never comes to Lance.
         warnings.filterwarnings("ignore", "lance is not fork-safe")
+        start_jvm(target.master, name, settings)
         return builder.getOrCreate(), True
 
 
 def _defaults(target: SparkTarget) -> dict[str, str]:
     """Spark settings that the user may override."""
-    found = {"spark.ui.showConsoleProgress": "false"}
+    # What its user interface and event log show as redacted; Spark's own pattern leaves out the keys of Azure and Google.
+    found = {"spark.ui.showConsoleProgress": "false", "spark.redaction.regex": REDACTED}
     if target.on_this_machine:
         # Nothing outside this machine talks to the driver; a host name that resolves elsewhere must not stop it.
         found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import socket
 import time
 from datetime import UTC, datetime
 
 import obstore
 import pytest
+from airflow.sdk.log import redact
 from support.s3 import SECRET
 
 from airflow_ckpt_provider.checkpoint.documents import Discard
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-from airflow_ckpt_provider.exceptions import InvalidInputError, RetryableError
+from airflow_ckpt_provider.exceptions import CheckpointError, InvalidInputError, RetryableError
 from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook, embedded_home, storage_options
 from airflow_ckpt_provider.hooks.spark import spark_target
@@ -188,3 +191,67 @@ def test_signing_keys_that_cannot_work_are_refused_and_not_repeated(connect, ext
     with pytest.raises(InvalidInputError, match="signing_key") as caught:
         CheckpointHook("lake").get_conn()
     assert KEY not in str(caught.value)
+
+
+SECRET_KEY = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"host": SECRET_KEY},
+        {"host": f"file://{SECRET_KEY}"},
+        {"host": f"ftp://{SECRET_KEY}"},
+        {"host": f"s3://bucket/{SECRET_KEY}?x"},
+        {"host": "s3://bucket/x", "extra": {"bogus": SECRET_KEY}},
+        {"host": "s3://bucket/x", "extra": {"endpoint": f"http://user:{SECRET_KEY}@minio:9000"}},
+        {"host": "gs://bucket/x", "extra": {"google_application_credentials": json.dumps({"private_key": SECRET_KEY})}},
+    ],
+)
+def test_a_secret_in_the_wrong_field_is_refused_and_not_repeated(connect, facts):
+    connect("lake", conn_type="checkpoint", **facts)
+    with pytest.raises(InvalidInputError, match="'lake'") as caught:
+        CheckpointHook("lake").get_conn()
+    assert SECRET_KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("opened", "facts"),
+    [
+        (
+            lambda: CheckpointHook("x").get_conn(),
+            {"conn_type": "checkpoint", "host": "memory:///x", "extra": {"session_token": SECRET_KEY}},
+        ),
+        (
+            lambda: CheckpointHook("x").get_conn(),
+            {"conn_type": "checkpoint", "host": "s3://b/x", "extra": {"proxy_url": f"http://user:{SECRET_KEY}@proxy"}},
+        ),
+        (lambda: spark_target("x", {}), {"conn_type": "spark", "host": f"spark://user:{SECRET_KEY}@host", "port": 7077}),
+        (
+            lambda: spark_target("x", {}),
+            {"conn_type": "spark", "host": "local", "extra": {"spark.hadoop.fs.azure.account.key.lake": SECRET_KEY}},
+        ),
+        (
+            lambda: iceberg_catalog("x"),
+            {"conn_type": "iceberg", "host": "http://127.0.0.1:9", "extra": {"s3.secret-access-key": SECRET_KEY, "type": "rest"}},
+        ),
+    ],
+    ids=["token", "proxy", "spark master", "spark setting", "iceberg"],
+)
+def test_what_is_secret_in_a_connection_is_masked_in_whatever_is_logged_after_it_was_read(connect, opened, facts):
+    connect("x", **facts)
+    with contextlib.suppress(CheckpointError):
+        opened()
+    assert SECRET_KEY not in redact(f"somebody logs {SECRET_KEY} in a sentence")
+
+
+def test_the_embedded_default_is_open_to_its_own_user_only(tmp_path, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "home"))
+    before = os.umask(0)
+    try:
+        CheckpointHook().get_conn().create(f"{'ab' * 10}/g1/discard.json", Discard(discarded_at=datetime.now(UTC), reason="a test"))
+        iceberg_catalog()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "home" / "checkpoints").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "home" / "checkpoints" / "store").stat().st_mode & 0o777 == 0o700

@@ -127,7 +127,7 @@ class InputFiles:
         try:
             found = [item for chunk in obstore.list(self.objects(), folder or None) for item in chunk]
         except Exception as error:
-            raise RetryableError(f"Could not list {self.uri}: {error}") from error
+            raise RetryableError(f"Could not list {self.uri}: {self._location.said(error)}") from error
         # Consoles make "folders": empty objects whose name ends in a slash. The listing shows them without it.
         return [item for item in found if self._local or item["size"] or self._head(item["path"]) is not None]
 
@@ -141,7 +141,7 @@ class InputFiles:
         except FileNotFoundError:
             return None
         except Exception as error:
-            raise RetryableError(f"Could not look at {path} of {self.uri}: {error}") from error
+            raise RetryableError(f"Could not look at {path} of {self.uri}: {self._location.said(error)}") from error
 
     def _pin(self, item: ObjectMeta) -> PinnedFile:
         token = None if self._local else item["e_tag"]

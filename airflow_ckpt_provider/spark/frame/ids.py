@@ -61,6 +61,7 @@ class IdFile:
         self._writer = None
         self._file.seek(0)
         obstore.put(self._store.location.open(create=True), self._name, self._file)
+        self._store.location.restrict(self._name)
 
     def __enter__(self) -> Self:
         return self
