@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ from support.world import World
 from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, StageFailedError, TerminalError
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
 from airflow_ckpt_provider.spark.frame.buckets import PLACE, canonical, placed
-from airflow_ckpt_provider.spark.frame.task import FrameTask
+from airflow_ckpt_provider.spark.frame.task import FrameTask, require_unique
 from airflow_ckpt_provider.spark.session import SparkTarget, quiet, spark_session
 
 if TYPE_CHECKING:
@@ -325,6 +326,14 @@ def test_an_id_that_occurs_twice_is_shown_and_its_bucket_not_staged(spark, world
     again.stage()
     world.commit(again.attempt)
     assert world.ids() == sorted([*range(400), 7, 8])
+
+
+def test_ids_that_are_equal_as_keys_are_not_unique():
+    values = [-0.0, 0.0, 1.0, float("nan"), struct.unpack("<d", struct.pack("<q", 0x7FF8000000000001))[0], None, 2.0]
+    batch = pa.record_batch({"a": pa.array(values), "b": pa.array([1] * len(values))})
+    with pytest.raises(InvalidInputError, match=r"assert_unique: 2 ids .*a=-0.0, b=1: 2 rows; a=nan, b=1: 2 rows"):
+        require_unique([batch])
+    require_unique([batch.take([0, 2, 3, 5, 6])])
 
 
 # -- stopping, and what is left ---------------------------------------------------------------------------------------
