@@ -132,7 +132,7 @@ def table_with(folder: Path, rows: Iterable[list[dict[str, Any]]], spec: str) ->
     return table.refresh()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(given_files=files, condition=conditions, spec=st.sampled_from(sorted(SPECS)))
 def test_a_filter_keeps_removes_and_reads_the_rows_that_python_says(tmp_path_factory, given_files, condition, spec):
     rows = numbered(given_files)
