@@ -7,21 +7,34 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import against_spark, bounded, checkpoint_cost, commit, history, lance, memory, overwrite, retry, scale, upsert
+from benchmarks import (
+    against_spark,
+    bounded,
+    checkpoint_cost,
+    commit,
+    frame,
+    history,
+    lance,
+    memory,
+    overwrite,
+    retry,
+    scale,
+    upsert,
+)
 from benchmarks.lineitem import lineitem
 from benchmarks.report import Report
 from benchmarks.stage import session
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
-SECTIONS = "abcdefghijklmn"
+SECTIONS = "abcdefghijklmnt"
 
 
 def main() -> int:
     """Run the command; the exit status is 1 if a target was missed."""
     options = _options()
     options.cache.mkdir(parents=True, exist_ok=True)
-    wanted = {options.scale, options.large_scale} if set("abcdjkn") & set(options.only) else set()
+    wanted = {options.scale, options.large_scale} if set("abcdjknt") & set(options.only) else set()
     files = {one: lineitem(options.cache, one) for one in sorted(wanted)}
     report = Report("python -m benchmarks" + "".join(f" {word}" for word in sys.argv[1:]))
     _with_spark(options, files, report)
@@ -87,7 +100,7 @@ def _on_lance(options: argparse.Namespace, files: dict[float, Path], report: Rep
 
 def _with_spark(options: argparse.Namespace, files: dict[float, Path], report: Report) -> None:
     """What is measured in one session."""
-    if not {"a", "c"} & set(options.only):
+    if not {"a", "c", "t"} & set(options.only):
         return
     with session() as spark:
         if "a" in options.only:
@@ -99,6 +112,10 @@ def _with_spark(options: argparse.Namespace, files: dict[float, Path], report: R
             report.begin("(c) a retry beside a clean run")
             data = files[options.scale]
             report.add(retry.measure(spark, options.cache, data, options.scale, options.repeats), retry.NOTE)
+        if "t" in options.only:
+            report.begin("(t) a DataFrame by buckets, and its retries")
+            data = files[options.scale]
+            report.add(frame.measure(spark, options.cache, data, options.scale, options.repeats), frame.NOTE)
 
 
 def _options() -> argparse.Namespace:

@@ -16,7 +16,9 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from airflow_ckpt_provider.checkpoint.documents import Connections, Origin
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
 from airflow_ckpt_provider.spark.attempt import WriteAttempt
+from airflow_ckpt_provider.spark.frame.run import FrameRun
 from airflow_ckpt_provider.spark.request import WriteRequest
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
 from airflow_ckpt_provider.spark.stage import StageRun
@@ -76,7 +78,7 @@ class Place:
         return IdempotenceKey(f"benchmark-{next(self._keys)}")
 
     def attempt(
-        self, key: IdempotenceKey, source: Files, table: str | AnyTable, mode: str = "append", **parameters: object
+        self, key: IdempotenceKey, source: Files | SparkDataFrame, table: str | AnyTable, mode: str = "append", **parameters: object
     ) -> WriteAttempt:
         """A new attempt, as the operator opens one.
 
@@ -121,7 +123,10 @@ def stage_on_spark(
     while (found := attempt.next_round()) is not None:
         work = attempt.begin("benchmark", 1)
         todo = found.missing[:stop_after]
-        StageRun(spark, attempt.checkpoint, work, todo, len(found.plan.splits) - len(found.missing)).run(lambda _: None)
+        if isinstance(attempt.source, SparkDataFrame):
+            FrameRun(spark, attempt.checkpoint, work, attempt.source, found.plan, todo, attempt.check_fit).run(lambda _: None)
+        else:
+            StageRun(spark, attempt.checkpoint, work, todo, len(found.plan.splits) - len(found.missing)).run(lambda _: None)
         if len(todo) < len(found.missing):
             return None
         if rounds is not None:

@@ -105,8 +105,10 @@ def plan_manifests(
     from pyiceberg.table import ManifestGroupPlanner
     from pyiceberg.table.delete_file_index import DeleteFileIndex
 
+    from airflow_ckpt_provider.scan.comparing import fitted
+
     metadata = with_schema(table.metadata, schema_id)
-    planner = ManifestGroupPlanner(metadata, table.io, row_filter or AlwaysTrue())
+    planner = ManifestGroupPlanner(metadata, table.io, fitted(row_filter or AlwaysTrue(), metadata.schema()))
     data = [manifest for manifest in manifests if manifest.content == ManifestContent.DATA]
     oldest = min((manifest.min_sequence_number or INITIAL_SEQUENCE_NUMBER for manifest in data), default=0)
     deletes = DeleteFileIndex()
@@ -180,10 +182,12 @@ class IcebergScan:
         from pyiceberg.expressions.visitors import bind, extract_field_ids
         from pyiceberg.schema import Schema
 
+        from airflow_ckpt_provider.scan.comparing import fitted
+
         metadata = with_schema(table.metadata, schema_id)
         whole = metadata.schema()
         fields = list(whole.fields) if columns is None else [_top_level(whole, column) for column in columns]
-        bound = None if row_filter is None else bind(whole, row_filter, case_sensitive=True)
+        bound = None if row_filter is None else bind(whole, fitted(row_filter, whole), case_sensitive=True)
         wanted = set() if bound is None else extract_field_ids(bound)
         also = [field for field in whole.fields if field not in fields and wanted & Schema(field).field_ids]
         self._filter = bound

@@ -49,6 +49,19 @@ def test_rows_for_which_the_filter_is_true_are_removed_and_all_others_kept(tmp_p
     assert world.ids() == [row[0] for row in kept]
 
 
+@pytest.mark.parametrize("zero", ["0.0", "-0.0"])
+@pytest.mark.parametrize("operator", ["in", "not in"])
+def test_minus_zero_is_zero_in_a_set_as_in_sql(tmp_path, zero, operator):
+    text = f"value {operator} ({zero}, 9.0)"
+    before = [dict(rows(n, 1)[0], value=value) for n, value in enumerate([0.0, -0.0, 9.0, 1.0, float("nan"), None])]
+    world = world_with(tmp_path, before=before)
+    world.commit(world.stage(world.request(mode="overwrite", parameters={"overwrite_filter": text})))
+    connection = duckdb.connect()
+    connection.register("before", arrow(before))
+    kept = connection.execute(f"select id from before where ({text}) is not true order by id").fetchall()
+    assert world.ids() == [row[0] for row in kept]
+
+
 def test_the_rows_that_stay_keep_all_their_values(tmp_path):
     world = world_with(tmp_path, SPECS["several"])
     put(world, NEW)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -14,18 +15,18 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
-from support.frames import orders, prepare
+from support.frames import orders, prepare, retry_of, unfolded
 from support.stages import Gate
 from support.world import World
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, StageFailedError, TerminalError
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
 from airflow_ckpt_provider.spark.frame.buckets import PLACE, canonical, placed
-from airflow_ckpt_provider.spark.frame.task import FrameTask
+from airflow_ckpt_provider.spark.frame.task import FrameTask, require_unique
 from airflow_ckpt_provider.spark.session import SparkTarget, quiet, spark_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -109,6 +110,37 @@ def test_a_retry_computes_and_writes_only_the_missing_buckets(spark, world, tmp_
     assert files <= world.files_on_disk()
     world.commit(retry.attempt)
     assert world.ids() == list(range(400))
+
+
+@pytest.mark.parametrize("staged", [1, 6])
+def test_a_retry_evaluates_nothing_for_each_row_that_depends_on_no_column(spark, world, staged):
+    retry = retry_of(spark, world, source_of(world), staged)
+    frame: Any = retry.run._missing_rows()[0]
+    plan = frame._jdf.queryExecution().optimizedPlan().toString()
+    assert "xxhash64(id#" in plan
+    assert unfolded(plan) == []
+    retry.stage()
+    world.commit(retry.attempt)
+    assert world.ids() == list(range(400))
+
+
+def test_a_retry_of_one_bucket_costs_spark_less_than_the_clean_run(spark, world):
+    source = source_of(world, lambda spark: spark.range(100_000), buckets=16, parameters={})
+    prepare(spark, world, source, key="warm-up").stage()
+    clean = cpu_of(spark, prepare(spark, world, source, key="clean").stage)
+    retry = retry_of(spark, world, source, 15, key="retried")
+    assert len(retry.missing) == 1
+    assert cpu_of(spark, retry.stage) < clean
+
+
+def cpu_of(spark: SparkSession, work: Callable[[], object]) -> float:
+    """CPU seconds that the JVM of the session takes for some work."""
+    jvm: Any = spark.sparkContext._jvm
+    system = jvm.java.lang.management.ManagementFactory.getOperatingSystemMXBean()
+    clock = jvm.java.lang.Class.forName("com.sun.management.OperatingSystemMXBean").getMethod("getProcessCpuTime", None)
+    before = clock.invoke(system, None)
+    work()
+    return (clock.invoke(system, None) - before) / 1e9
 
 
 def marked(batch: pa.RecordBatch, folder: str, fixed: str) -> pa.RecordBatch:
@@ -294,6 +326,14 @@ def test_an_id_that_occurs_twice_is_shown_and_its_bucket_not_staged(spark, world
     again.stage()
     world.commit(again.attempt)
     assert world.ids() == sorted([*range(400), 7, 8])
+
+
+def test_ids_that_are_equal_as_keys_are_not_unique():
+    values = [-0.0, 0.0, 1.0, float("nan"), struct.unpack("<d", struct.pack("<q", 0x7FF8000000000001))[0], None, 2.0]
+    batch = pa.record_batch({"a": pa.array(values), "b": pa.array([1] * len(values))})
+    with pytest.raises(InvalidInputError, match=r"assert_unique: 2 ids .*a=-0.0, b=1: 2 rows; a=nan, b=1: 2 rows"):
+        require_unique([batch])
+    require_unique([batch.take([0, 2, 3, 5, 6])])
 
 
 # -- stopping, and what is left ---------------------------------------------------------------------------------------

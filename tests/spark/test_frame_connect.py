@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
-from support.frames import IRREPRODUCIBLE, REPRODUCIBLE, numbers, orders, prepare
+from support.frames import IRREPRODUCIBLE, REPRODUCIBLE, numbers, orders, prepare, retry_of, unfolded
 from support.stages import Gate
 from support.standalone import connect_server
 from support.world import rows
@@ -64,6 +64,14 @@ def test_a_failed_stage_is_finished_by_a_retry_and_every_row_lands_once(spark, w
     retry.stage()
     world.commit(retry.attempt)
     assert world.ids() == list(range(450 if recover == "rows" else 400))
+
+
+def test_a_retry_evaluates_nothing_for_each_row_that_depends_on_no_column(spark, world):
+    source = SparkDataFrame(orders, "id", buckets=8, parameters={"path": str(world.input)})
+    frame: Any = retry_of(spark, world, source, 6).run._missing_rows()[0]
+    plan = frame._explain_string(extended=True).partition("== Optimized Logical Plan ==")[2].partition("== Physical Plan ==")[0]
+    assert "xxhash64(id#" in plan
+    assert unfolded(plan) == []
 
 
 def fail_until(batch: pa.RecordBatch, fixed: str) -> pa.RecordBatch:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
-from support.frames import orders, prepare
+from support.frames import orders, prepare, retry_of, unfolded
 from support.standalone import wait_until
 from support.world import World, rows
 
@@ -100,6 +100,15 @@ def noted(batch: pa.RecordBatch, folder: str, at: int) -> pa.RecordBatch:
         raise RuntimeError("not yet")
     Path(folder, uuid.uuid4().hex).write_text(" ".join(map(str, ids)))
     return batch
+
+
+def test_a_retry_evaluates_nothing_for_each_row_that_depends_on_no_column(spark, world):
+    retry = retry_of(spark, world, source_of(world), 2)
+    assert len(recovered_splits(retry.plan)) == 2
+    frame: Any = retry.run._missing_rows()[0]
+    plan = frame._jdf.queryExecution().optimizedPlan().toString()
+    assert "LeftAnti" in plan
+    assert unfolded(plan) == []
 
 
 def test_a_retry_picks_up_rows_that_arrived_and_does_not_touch_rows_that_are_staged(spark, world, tmp_path):

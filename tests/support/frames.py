@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.spark.frame.run import FrameRun
@@ -58,6 +59,31 @@ def prepare(spark: SparkSession, world: World, source: SparkDataFrame, check_fit
 def orders(spark: SparkSession, path: str) -> DataFrame:
     """The world's input files."""
     return spark.read.parquet(path)
+
+
+def unfolded(plan: str) -> list[str]:
+    """Calls in the text of an optimized plan that depend on no column, which Spark evaluates anew for each row."""
+    found = []
+    for call in re.finditer(r"\b[a-z]\w*(?=\()", plan):
+        depth = 0
+        for end in range(call.end(), len(plan)):
+            depth += {"(": 1, ")": -1}.get(plan[end], 0)
+            if not depth:
+                break
+        text = plan[call.start() : end + 1]
+        # Columns have a number behind their name; so do the variables of lambda functions.
+        if "#" not in text or "lambda" in text:
+            found.append(text)
+    return found
+
+
+def retry_of(spark: SparkSession, world: World, source: SparkDataFrame, staged: int, **changes: Any) -> FrameStage:
+    """A retry that finds this number of buckets staged."""
+    first = prepare(spark, world, source, **changes)
+    FrameRun(spark, first.attempt.checkpoint, first.run._work, source, first.plan, list(first.plan.splits[:staged])).run(
+        lambda _: None
+    )
+    return prepare(spark, world, source, **changes)
 
 
 def _udf(function: Callable[..., Any]) -> Any:

@@ -120,6 +120,16 @@ def test_rows_land_in_the_partitions_that_pyiceberg_puts_them_in(tmp_path, kind,
         assert ours == by_partition(world.table("shop.theirs"))
 
 
+@pytest.mark.parametrize("kind", [FloatType(), DoubleType()], ids=str)
+def test_minus_zero_is_in_the_partition_of_zero_whichever_comes_first(tmp_path, kind):
+    world = World(tmp_path)
+    schema = Schema(NestedField(1, "n", LongType()), NestedField(2, "v", kind))
+    world.create_table("shop.ours", schema, spec((2, IdentityTransform())))
+    table = append(world, table_of(schema, {"n": range(4), "v": [-0.0, 0.0, -0.0, 1.0]}), name="shop.ours", rows_per_batch=4)
+    assert {key: len(rows) for (key,), rows in by_partition(table).items()} == {"0.0": 3, "1.0": 1}
+    assert len(list(table.scan().plan_files())) == 2
+
+
 def test_several_fields_together_make_the_partitions_that_occur_and_no_others(tmp_path):
     world = World(tmp_path)
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()), NestedField(3, "at", TimestampType()))

@@ -54,6 +54,7 @@ from support.readers import assert_same_everywhere
 from support.replacing import commit_manifests, delete_positions, new_path, new_table, without
 
 from airflow_ckpt_provider.exceptions import TableMovedError
+from airflow_ckpt_provider.scan.comparing import fitted
 from airflow_ckpt_provider.tables.iceberg.cover import Everything, Matching, Partitions, Paths, key_of
 from airflow_ckpt_provider.tables.iceberg.removal import classify, remove
 
@@ -468,7 +469,7 @@ def test_a_whole_file_has_no_other_row_and_a_file_left_out_has_no_matching_one(t
     arrow = pa.schema([("n", pa.int32()), ("x", pa.float64()), ("s", pa.string())])
     for some in files:
         table.append(pa.Table.from_pylist(some, schema=arrow))
-    matches = expression_to_pyarrow(bind(FILES, expression, case_sensitive=True), FILES)
+    matches = expression_to_pyarrow(bind(FILES, fitted(expression, FILES), case_sensitive=True), FILES)
     found = classify(table, table.current_snapshot().snapshot_id, expression)
     whole, partial = {file.file_path for file in found.whole}, {file.file_path for file in found.partial}
     assert not whole & partial

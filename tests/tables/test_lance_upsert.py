@@ -269,3 +269,33 @@ def test_upserts_do_what_a_dictionary_does(tmp_path_factory, seed, upserts):
             expected |= dict.fromkeys(seen, f"{number}")
     assert place.notes() == expected
     assert len(place.rows()) == len(expected)
+
+
+floats = st.one_of(st.none(), st.sampled_from([float("nan"), -0.0, 0.0, 0.5, 0.1, float("inf"), float("-inf")]))
+
+
+@settings(max_examples=20, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    kind=st.sampled_from([pa.float32(), pa.float64()]),
+    seed=st.lists(floats, min_size=1, max_size=5),
+    upserts=st.lists(st.lists(floats, min_size=1, max_size=4), max_size=2),
+)
+def test_upserts_by_floats_take_minus_zero_for_zero_and_nan_for_nan(tmp_path_factory, kind, seed, upserts):
+    KEPT.clear()
+    place = Place(tmp_path_factory.mktemp("floats"))
+
+    def keyed(values, note):
+        fresh = {repr(plain(value)): value for value in values}
+        return pa.table({"key": pa.array(fresh.values(), kind), "note": [note] * len(fresh)}), dict.fromkeys(fresh, note)
+
+    def plain(value):
+        return None if value is None else pa.scalar(value, kind).as_py() + 0.0
+
+    table, expected = keyed(seed, "seed")
+    place.begin(table)
+    for number, values in enumerate(upserts):
+        source, changed = keyed(values, f"{number}")
+        place.upsert(f"{number}", [source], keys=["key"])
+        expected |= changed
+    assert {repr(plain(row["key"])): row["note"] for row in place.rows()} == expected
+    assert len(place.rows()) == len(expected)

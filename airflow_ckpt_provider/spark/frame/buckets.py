@@ -4,7 +4,8 @@
 of their own scale, strings to the plain collation. A column that becomes wider between two attempts keeps its buckets; one that
 becomes another kind of value, or a decimal of another scale, does not. Nulls are values like others.
 
-Expressions are SQL text, which classic and Connect sessions understand alike.
+Expressions are SQL text, which classic and Connect sessions understand alike. They meet every row of the DataFrame, also those that
+are staged, so whatever depends on no column is of a kind that Spark folds into a literal.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ def placed(frame: DataFrame, id_columns: Sequence[str], kinds: Sequence[DataType
         rows = frame.selectExpr(f"{bucket} AS {PLACE}", "*")
     else:
         place = {number: str(place) for place, number in enumerate(wanted)}
-        # One literal, which Spark parses once: as a list of literals it would make planning slow.
-        places = ",".join(place.get(number, "") for number in range(count))
-        lookup = f"get(transform(split('{places}', ','), x -> try_cast(x AS int)), {bucket})"
-        rows = frame.selectExpr(f"{lookup} AS {PLACE}", "*").where(f"{PLACE} IS NOT NULL")
+        # One literal, which Spark parses once and casts once, when it optimizes the plan: a list of literals makes planning slow,
+        # and a lambda function, which Spark does not fold, is evaluated for every row and every bucket.
+        places = f"cast(split('{','.join(place.get(number, '-1') for number in range(count))}', ',') AS array<int>)"
+        rows = frame.selectExpr(f"get({places}, {bucket}) AS {PLACE}", "*").where(f"{PLACE} >= 0")
     return rows.repartitionById(len(wanted), PLACE).toDF(PLACE, *(f"c{number}" for number in range(len(frame.columns))))

@@ -107,13 +107,19 @@ def require_unique(ids: Sequence[pa.RecordBatch]) -> None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from airflow_ckpt_provider.tables.keys.values import canonical
+
     table = pa.Table.from_batches(ids)
-    counted = table.group_by(table.column_names).aggregate([([], "count_all")])
-    twice = counted.filter(pc.greater(counted["count_all"], 1))
+    # As upserts and Spark compare keys: -0.0 is 0.0, and NaN is NaN.
+    keys = {str(number): canonical(column) for number, column in enumerate(table.columns)}
+    places = pa.table({**keys, "row": pa.array(range(table.num_rows), pa.int64())})
+    counted = places.group_by(list(keys)).aggregate([("row", "count"), ("row", "min")])
+    twice = counted.filter(pc.greater(counted["row_count"], 1)).sort_by("row_min")
     if twice.num_rows:
+        examples = twice.slice(0, _EXAMPLES)
         shown = "; ".join(
-            ", ".join(f"{name}={row[name]!r}" for name in table.column_names) + f": {row['count_all']} rows"
-            for row in twice.slice(0, _EXAMPLES).to_pylist()
+            ", ".join(f"{name}={value!r}" for name, value in row.items()) + f": {times} rows"
+            for row, times in zip(table.take(examples["row_min"]).to_pylist(), examples["row_count"].to_pylist(), strict=True)
         )
         raise InvalidInputError(
             f"assert_unique: {twice.num_rows} ids occur more than once in this bucket, for instance {shown}. Nothing is committed. "

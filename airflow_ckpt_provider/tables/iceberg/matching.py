@@ -18,12 +18,13 @@ from pyiceberg.expressions.visitors import (
     bind,
     inclusive_projection,
     manifest_evaluator,
-    rewrite_not,
     visit,
 )
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, FloatType
+
+from airflow_ckpt_provider.scan.comparing import fitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,8 +48,8 @@ class Matcher:
     def __init__(self, metadata: TableMetadata, expression: BooleanExpression) -> None:
         self.schema = metadata.schema()
         self._specs = metadata.specs()
-        self._given = expression
-        self._bound = bind(self.schema, rewrite_not(expression), case_sensitive=True)
+        self._given = fitted(expression, self.schema)
+        self._bound = bind(self.schema, self._given, case_sensitive=True)
         self._manifests: dict[int, Callable[[ManifestFile], bool]] = {}
         self._projected: dict[tuple[int, int, bool], BooleanExpression] = {}
         self._answers: dict[tuple[Any, ...], bool] = {}

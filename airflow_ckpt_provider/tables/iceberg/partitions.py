@@ -63,6 +63,7 @@ class Partitioner:
     def _encode(self, field: PartitionField, rows: pa.Table) -> tuple[Any, list[object]]:
         import numpy as np
         import pyarrow as pa
+        import pyarrow.compute as pc
         from pyiceberg.transforms import VoidTransform
 
         if isinstance(field.transform, VoidTransform):
@@ -72,6 +73,9 @@ class Partitioner:
         encoded = values.combine_chunks() if hasattr(values, "combine_chunks") else values
         if isinstance(encoded.type, pa.BaseExtensionType):
             encoded = encoded.storage  # UUIDs, which Arrow cannot encode
+        if pa.types.is_floating(encoded.type):
+            # Makes -0.0 of the same partition as 0.0, whose value a reader then finds by either.
+            encoded = pc.add(encoded, pa.scalar(0.0, encoded.type))
         encoded = encoded.dictionary_encode(null_encoding="encode")
         return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
 

@@ -43,7 +43,7 @@ class RowFilter:
         from pyiceberg.expressions.visitors import rewrite_not
 
         try:
-            return _for_no_null(rewrite_not(parser.parse(self.text)))
+            return rewrite_not(parser.parse(self.text))
         except Exception as error:
             raise InvalidInputError(
                 f"overwrite_filter={self.text!r} is no Iceberg filter: {error}. Write it like: day = '2026-01-01' and amount > 5."
@@ -56,9 +56,11 @@ class RowFilter:
         """
         from pyiceberg.expressions.visitors import bind
 
+        from airflow_ckpt_provider.scan.comparing import fitted
+
         expression = self.expression()
         try:
-            return bind(schema, expression, case_sensitive=True)
+            return bind(schema, fitted(expression, schema), case_sensitive=True)
         except Exception as error:
             raise InvalidInputError(f"overwrite_filter={self.text!r} does not fit the table: {error}.") from error
 
@@ -69,22 +71,6 @@ class RowFilter:
 
         matches = expression_to_pyarrow(self.bound(schema), schema)
         return ~pc.coalesce(matches, pc.scalar(False))  # noqa: FBT003 - a value
-
-
-def _for_no_null(expression: BooleanExpression) -> BooleanExpression:
-    """``expression``, whose negations are resolved, so that ``x not in (…)`` is unknown for null, as it is not for Arrow."""
-    from pyiceberg.expressions import And, NotIn, NotNull, Or
-
-    match expression:
-        case And(left=left, right=right):
-            return And(_for_no_null(left), _for_no_null(right))
-        case Or(left=left, right=right):
-            return Or(_for_no_null(left), _for_no_null(right))
-        case NotIn():
-            not_null: Any = NotNull  # pydantic hides its signature, in another way in each run of mypy
-            return And(not_null(expression.term), expression)
-        case _:
-            return expression
 
 
 class KeepingWriter(IcebergWriter):
