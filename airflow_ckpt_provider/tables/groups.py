@@ -26,7 +26,7 @@ from airflow_ckpt_provider.exceptions import (
     RestartRefusedError,
     RolledBackError,
 )
-from airflow_ckpt_provider.tables.presence import require_to_commit
+from airflow_ckpt_provider.tables.presence import Presence
 from airflow_ckpt_provider.tables.protocol import Landed
 from airflow_ckpt_provider.tables.sealed import SealedCheckpoint, replaced_generations, sealed_of
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Seal
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+    from airflow_ckpt_provider.tables.presence import Told
     from airflow_ckpt_provider.tables.protocol import Base, Sealed, Table
 
 
@@ -91,11 +92,14 @@ def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
             )
 
 
-def commit(checkpoints: Sequence[Checkpoint], table: Table, audit: Audit | None = None) -> list[Settled]:
+def commit(
+    checkpoints: Sequence[Checkpoint], table: Table, audit: Audit | None = None, looked: Told = lambda _: None
+) -> list[Settled]:
     """Land all ``checkpoints``, each exactly once, in as few snapshots as their history allows: normally one.
 
     :param audit: looks at what is about to land, before it is bound to a group that later commits would have to settle first;
         again at just what lands, if that is something else by then. Raises to stop. Not called for what has landed.
+    :param looked: told what each look at the staged files cost.
     :raises NotSealedError: if one of them is not complete.
     :raises DiscardedError: if one of them was discarded.
     :raises InvalidInputError: if they belong to different tables or branches.
@@ -104,7 +108,7 @@ def commit(checkpoints: Sequence[Checkpoint], table: Table, audit: Audit | None 
     _require_one_table(checkpoints)
     seals = {checkpoint.member: sealed_of(checkpoint) for checkpoint in checkpoints}
     _require_one_snapshot(checkpoints, table)
-    audited = _Audited(audit)
+    audited = _Audited(audit, looked)
     settled: dict[Member, tuple[Commit, bool]] = {}
     fresh: list[Checkpoint] = []
     verified: set[str] = set()
@@ -142,10 +146,14 @@ def commit(checkpoints: Sequence[Checkpoint], table: Table, audit: Audit | None 
 
 
 class _Audited:
-    """What an audit has looked at, by member and round of its seal."""
+    """What an audit has looked at, by member and round of its seal.
 
-    def __init__(self, audit: Audit | None) -> None:
+    :param looked: told what looks at staged files cost.
+    """
+
+    def __init__(self, audit: Audit | None, looked: Told) -> None:
         self._audit = audit
+        self.looked = looked
         self._seen: set[tuple[Member, int]] = set()
 
     def look(self, sealed: Sequence[Sealed]) -> None:
@@ -189,12 +197,15 @@ def _settle(
             outcome = Landed(None, now(), landed_now=False)
         else:
             # Somebody else may have begun it on a later version than the one that was seen here.
-            outcome = _land(group, checkpoints, sealed, table, base if begun_here else None)
+            outcome = _land(group, checkpoints, sealed, table, base if begun_here else None, audited.looked)
     return {checkpoint.member: (_record(checkpoint, group, outcome), outcome.landed_now) for checkpoint in checkpoints}
 
 
-def _land(group: Group, checkpoints: Sequence[Checkpoint], sealed: Sequence[Sealed], table: Table, base: Base | None) -> Landed:
-    require_to_commit(sealed, table, base)
+def _land(
+    group: Group, checkpoints: Sequence[Checkpoint], sealed: Sequence[Sealed], table: Table, base: Base | None, looked: Told
+) -> Landed:
+    presence = Presence(sealed, table, looked)
+    presence.require(base)
     earlier = [group for checkpoint in checkpoints for group in _earlier_groups(checkpoint)]
     headers = [checkpoint.header for checkpoint in checkpoints]
 
@@ -203,6 +214,7 @@ def _land(group: Group, checkpoints: Sequence[Checkpoint], sealed: Sequence[Seal
             # A discard puts its tombstone first and looks for our group second; we did it the other way round.
             _require_live_together(checkpoint, checkpoints)
         _refuse(table.landed_earlier(earlier, headers, base), checkpoints)
+        presence.require_still()
 
     return table.commit(group, sealed, before_swap, base)
 
