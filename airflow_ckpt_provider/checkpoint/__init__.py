@@ -28,7 +28,11 @@ table and only saves a look at it: the table's own history is the authority.
 recovery by rows) is planned in rounds: each is pinned when the one before it is staged, and lists every split that makes
 up the write, so that what is staged is never staged again. A write that replaces rows is sealed provisionally: if the
 table moves before the commit, the stage plans another round on what the table is then, stages only what that changes,
-and seals again. The commit takes the newest seal.
+and seals again. If staged files are lost before the commit, the cleared stage does the same: it plans a round that lists
+other splits in the place of those that lost files, stages those, and seals again; see ``anew``. The commit takes the newest
+seal, and with it the round that the seal names. Decision: any seal may be followed by one of a later round, also while a
+commit of the earlier one is under way. Each seal is complete by itself, and both are one generation, whose group lands once:
+whichever is first.
 
 **Commit against discard.** Both put their object first and look for the other's second, so at least one of them sees
 the other: a commit that finds ``discard.json`` stops, a discard that finds ``group.json`` deletes nothing.

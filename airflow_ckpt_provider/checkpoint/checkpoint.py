@@ -217,20 +217,18 @@ class Checkpoint:
         *,
         number: int = 1,
         provisional: bool = False,
-        look: Callable[[Sequence[Staged]], None] = lambda _: None,
         gather: Callable[[Sequence[JsonObject]], Sequence[JsonObject]] = tuple,
     ) -> Seal:
         """Close the checkpoint: every split of ``plan`` is staged, the totals are fixed (I2).
 
-        :param number: round of the plan.
-        :param provisional: whether another seal may take the place of this one; one of an earlier round is replaced.
-        :param look: looks at what is about to be sealed, and raises to stop.
+        :param number: round of the plan. The seal of an earlier one is replaced.
+        :param provisional: whether another seal takes the place of this one when the table moves.
         :param gather: makes few manifests of many before they are sealed.
         :raises NotSealedError: if splits are missing.
         :raises RowCountError: if a staged record disagrees with its own manifest.
         """
         seals = self._seals()
-        if seals and (seals[-1].round >= number or not seals[-1].provisional):
+        if seals and seals[-1].round >= number:
             return seals[-1]
         ids = [split.id for split in plan.splits]
         missing = set(ids) - self.staged_ids()
@@ -238,7 +236,6 @@ class Checkpoint:
             raise NotSealedError(f"{len(missing)} of {len(ids)} splits of the key {self.key.value!r} are not staged yet.")
         moment = now()
         staged = self.staged(ids)
-        look(staged)
         for split_id, one in zip(ids, staged, strict=True):
             if one.split != split_id or (one.manifest is None) != (one.rows == 0):
                 raise RowCountError(f"The staged record of split {split_id} of the key {self.key.value!r} contradicts itself.")
@@ -271,10 +268,7 @@ class Checkpoint:
 
     def _seals(self) -> list[Seal]:
         found: list[Seal] = []
-        while not found or found[-1].provisional:
-            seal = self.store.read(self.paths.seal(len(found) + 1), Seal)
-            if seal is None:
-                break
+        while (seal := self.store.read(self.paths.seal(len(found) + 1), Seal)) is not None:
             found.append(seal)
         return found
 

@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.reference import Reference
     from airflow_ckpt_provider.spark.checks.check import Check, CheckSpec
     from airflow_ckpt_provider.spark.checks.run import Outcome
+    from airflow_ckpt_provider.tables.presence import Look
     from airflow_ckpt_provider.tables.protocol import Sealed, Table
+
+#: Seconds from which on the log says what the look at the staged files took.
+LONG_LOOK_S = 1.0
 
 
 class CheckpointCommitOperator(BaseOperator):
@@ -125,9 +129,8 @@ class CheckpointCommitOperator(BaseOperator):
         spark_conn_id = self.spark_conn_id or connections[0].spark
         checks = parse_checks(self.checks)
         self.log.info("Committing %d checkpoint(s) to %s, key %s.", len(checkpoints), header.table.identifier, header.key)
-        settled = groups.commit(
-            checkpoints, table, (lambda sealed: self._check(checks, sealed, table, spark_conn_id)) if checks else None
-        )
+        audit = (lambda sealed: self._check(checks, sealed, table, spark_conn_id)) if checks else None
+        settled = groups.commit(checkpoints, table, audit, self._looked)
         for snapshot_id in dict.fromkeys(one.commit.snapshot_id for one in settled):
             members = [one for one in settled if one.commit.snapshot_id == snapshot_id]
             self._log_outcome(snapshot_id, members)
@@ -156,6 +159,10 @@ class CheckpointCommitOperator(BaseOperator):
                 self._run.run(self._report)
             finally:
                 self._run = None
+
+    def _looked(self, look: Look) -> None:
+        if look.seconds > LONG_LOOK_S:
+            self.log.info("Looking at %s staged files, before they land, took %.1f s.", f"{look.files:,}", look.seconds)
 
     def _report(self, outcome: Outcome) -> None:
         self.log.info("%s (%.1f s)", outcome, outcome.seconds)

@@ -156,6 +156,8 @@ class CheckpointedWriteOperator(BaseOperator):
             if self._killed:
                 self._rounds.cancel()
             self._rounds.run(attempt, self._announce, self._report)
+            if attempt.lost:
+                self.log.warning("Files of %d splits that were staged before were gone: those were staged anew.", attempt.lost)
             if not session.started:
                 self.log.info("Everything is staged. No Spark is started.")
         seal = attempt.seal()

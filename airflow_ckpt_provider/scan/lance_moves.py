@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from airflow_ckpt_provider.checkpoint.anew import as_named
 from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.scan.lance import MOVES_NO_ROW, transaction_of
 from airflow_ckpt_provider.scan.lance_rows import Rows, content_of, facts_of, fields_of, live_fragments, live_places, range_splits
@@ -85,7 +86,7 @@ def ranges_of(
     splits: dict[str, Split] = {}
     for of, fragment in there.items():
         runs = list(_unread(moved[of])) if of in moved else [(0, fragment.physical_rows)]
-        for split in range_splits(dataset, fragment, fields, runs, rows_per_split):
+        for split in as_named(range_splits(dataset, fragment, fields, runs, rows_per_split), plan).values():
             # What is not staged is read as it is now: without rows that are deleted, at a version that is there.
             splits[split.id] = before[split.id] if split.id in before and is_staged(split.id) else split
         splits |= {piece.split: before[piece.split] for piece in moved.get(of, ()) if piece.split}

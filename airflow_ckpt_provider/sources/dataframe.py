@@ -169,15 +169,25 @@ class SparkDataFrame:
             return None
         return self._round(rounds, staged_ids, attempt or uuid.uuid4().hex)
 
+    def staged_anew(self, plan: Plan, staged_ids: AbstractSet[str], number: int, attempt: str) -> Plan:
+        """The plan as it is; in recovery by rows, all buckets again for the rows of those that were lost."""
+        if self.recover != "rows" or all(split.id in staged_ids for split in plan.splits if split.task == READ):
+            return plan
+        others = tuple(split for split in plan.splits if split.task != READ)
+        fresh = self._numbered([split for split in plan.splits if split.task == READ and split.id in staged_ids], number, attempt)
+        return msgspec.structs.replace(plan, inputs=plan.inputs | fresh.inputs, splits=fresh.splits + others)
+
     def _round(self, rounds: Sequence[Plan], staged_ids: AbstractSet[str], attempt: str) -> Plan:
-        number = len(rounds) + 1
-        recovered = tuple(split for split in rounds[-1].splits if split.id in staged_ids) if rounds else ()
+        recovered = [split for split in rounds[-1].splits if split.id in staged_ids] if rounds else []
+        return self._numbered(recovered, len(rounds) + 1, attempt)
+
+    def _numbered(self, recovered: Sequence[Split], number: int, attempt: str) -> Plan:
         fresh = tuple(
             Split(id=f"r{number:04d}p{bucket:06d}", bytes=0, read={"bucket": bucket, "round": number})
             for bucket in range(self.buckets)
         )
         inputs: JsonObject = {"buckets": self.buckets, "round": number, "attempt": attempt, "recovered": len(recovered)}
-        return Plan(created_at=now(), inputs=inputs, splits=recovered + fresh)
+        return Plan(created_at=now(), inputs=inputs, splits=(*recovered, *fresh))
 
     def verify(self, splits: Sequence[Split], options: Mapping[str, str]) -> None:
         """Nothing is known of the input: what ``build`` reads is its own affair."""

@@ -100,3 +100,11 @@ class ReplanningSource(Source, Protocol):
         :param attempt: id of the attempt that opens the round.
         """
         ...
+
+    def staged_anew(self, plan: Plan, staged_ids: AbstractSet[str], number: int, attempt: str) -> Plan:
+        """A plan in which lost splits have new ids, as this source stages them.
+
+        :param staged_ids: ids of the published splits whose files are there.
+        :param number: of the round.
+        """
+        ...

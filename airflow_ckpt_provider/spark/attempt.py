@@ -18,8 +18,7 @@ from airflow_ckpt_provider.spark.generations import Generations
 from airflow_ckpt_provider.spark.request import SourcePlan
 from airflow_ckpt_provider.spark.work import SplitWork
 from airflow_ckpt_provider.tables import groups
-from airflow_ckpt_provider.tables.presence import require_to_seal
-from airflow_ckpt_provider.tables.sealed import replaced_by
+from airflow_ckpt_provider.tables.sealed import SealedCheckpoint, replaced_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +68,11 @@ class WriteAttempt:
         self.evolved = generations.evolved
         self.commit: Commit | None = groups.landed(self.checkpoint, table)
         self._recovered = self.checkpoint.staged_ids()
+        #: Whether all files of the newest seal are there; None if that was not looked at.
+        self._whole: bool | None = None
+        self._looked = False
+        #: Number of splits of earlier attempts whose files were lost, so that they are staged once more.
+        self.lost = 0
         self._replaced = replaced_by(self.checkpoint)
 
     @property
@@ -101,7 +105,7 @@ class WriteAttempt:
         """
         checkpoint, table, header = self.checkpoint, self._table, self.checkpoint.header
         sealed = checkpoint.sealed()
-        if sealed is not None and not sealed.provisional:
+        if sealed is not None and not sealed.provisional and self._is_whole(sealed):
             return None
         self._plans = self._plans or checkpoint.plans() or [self._pin_first()]
         while True:
@@ -110,11 +114,20 @@ class WriteAttempt:
             missing = [split for split in plan.splits if split.id not in staged]
             if missing and self._replanned(staged):
                 continue
-            stands = plan is self._own_plan or all(split.task == READ for split in missing)
+            reads = all(split.task == READ for split in missing)
+            stands = plan is self._own_plan or reads
+            following = None
+            if not missing:
+                following = table.following(header, self._plans, checkpoint.staged, self._replaced)
+                if following is None and sealed is not None and sealed.round == len(self._plans) and self._is_whole(sealed):
+                    return None
+            if not (missing and reads) and self._staged_anew(sealed):
+                continue
             if missing and (stands or table.stands(header, self._plans, checkpoint.staged, self._replaced)):
                 self._request.source.verify([split for split in missing if split.task == READ], self._request.options)
                 return Round(len(self._plans), plan, sorted(missing, key=lambda split: -split.bytes))
-            following = table.following(header, self._plans, checkpoint.staged, self._replaced)
+            if missing:
+                following = table.following(header, self._plans, checkpoint.staged, self._replaced)
             if following is None or self._landed_meanwhile():
                 return None
             self._own_plan = checkpoint.pin(following, len(self._plans) + 1)
@@ -132,6 +145,45 @@ class WriteAttempt:
         pinned = self.checkpoint.pin(plan)
         self._has_own_round = pinned is plan
         return pinned
+
+    def _is_whole(self, sealed: Seal) -> bool:
+        """Whether all files are there that a commit of this seal needs; looked at once."""
+        if self._whole is None:
+            one = SealedCheckpoint(self.checkpoint, sealed)
+            self._whole = not self._table.lost(one.header.table, self._table.needed_to_commit(one))
+        return self._whole
+
+    def _staged_anew(self, sealed: Seal | None) -> bool:
+        """Open a round in which what earlier attempts have staged, and what was lost since, is staged once more; looks once.
+
+        A commit that was begun may still land the earlier seal. It lands that or a later one, never both: they are one group.
+        """
+        if self._looked:
+            return False
+        self._looked = True
+        checkpoint, table = self.checkpoint, self._table
+        # The splits that the source reads are not among those of the later rounds of a write that computes from them.
+        reading = next((plan for plan in reversed(self._plans) if any(split.task == READ for split in plan.splits)), None)
+        wanted = {split.id for plan in (self._plans[-1], reading) if plan is not None for split in plan.splits}
+        records = checkpoint.staged(sorted(wanted & self._recovered))
+        files = [(record.split, file) for record in records for file in table.named_in(record)]
+        gone = set(table.lost(checkpoint.header.table, [file for _, file in files])) if files else set()
+        lost = {split for split, file in files if file in gone}
+        # What lists the files of a seal may be gone though no split lost one: it is sealed again.
+        relisted = self._whole is False and sealed is not None and sealed.round == len(self._plans)
+        if not (lost or relisted):
+            return False
+        if self._landed_meanwhile():
+            return False
+        planned = by_table = table.staged_anew(checkpoint.header, self._plans, lost)
+        number, source = len(self._plans) + 1, self._request.source
+        if isinstance(source, ReplanningSource):
+            planned = source.staged_anew(planned, checkpoint.staged_ids() - lost, number, self._id)
+        pinned = checkpoint.pin(planned, number)
+        self._plans.append(pinned)
+        self._has_own_round |= pinned is planned and planned is not by_table
+        self.lost = len(lost)
+        return True
 
     def _landed_meanwhile(self) -> bool:
         """Whether another attempt's seal has landed: what moved the table may be the commit itself."""
@@ -170,7 +222,7 @@ class WriteAttempt:
         """Close the checkpoint, once there is no further round. One that has landed keeps the seal that it landed with."""
         header = self.checkpoint.header
         sealed = self.checkpoint.sealed()
-        if sealed is not None and self._landed_meanwhile():
+        if sealed is not None and ((self._whole and sealed.round >= len(self._plans)) or self._landed_meanwhile()):
             return sealed
         self._plans = self._plans or self.checkpoint.plans()
 
@@ -182,7 +234,6 @@ class WriteAttempt:
             self._plans[-1],
             number=len(self._plans),
             provisional=self._table.provisional(header),
-            look=lambda staged: require_to_seal(staged, self._table, header.table),
             gather=lambda manifests: self._table.gather(header, manifests, stem),
         )
 

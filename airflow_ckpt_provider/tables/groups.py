@@ -28,7 +28,7 @@ from airflow_ckpt_provider.exceptions import (
     RolledBackError,
 )
 from airflow_ckpt_provider.tables.membership import group_id_of, group_of, place_of, require_one_way
-from airflow_ckpt_provider.tables.presence import require_to_commit
+from airflow_ckpt_provider.tables.presence import Presence
 from airflow_ckpt_provider.tables.protocol import Base, Landed
 from airflow_ckpt_provider.tables.sealed import SealedCheckpoint, replaced_generations, sealed_of
 from airflow_ckpt_provider.tables.summary import trace_of
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Header, Seal
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+    from airflow_ckpt_provider.tables.presence import Told
     from airflow_ckpt_provider.tables.protocol import Sealed, Table
     from airflow_ckpt_provider.tables.summary import Trace
 
@@ -98,11 +99,14 @@ def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
             )
 
 
-def commit(checkpoints: Sequence[Checkpoint], table: Table, audit: Audit | None = None) -> list[Settled]:
+def commit(
+    checkpoints: Sequence[Checkpoint], table: Table, audit: Audit | None = None, looked: Told = lambda _: None
+) -> list[Settled]:
     """Land all ``checkpoints``, each exactly once, in as few snapshots as their history allows: normally one.
 
     :param audit: looks at what is about to land, before it is bound to a group that later commits would have to settle first;
         again at just what lands, if that is something else by then. Raises to stop. Not called for what has landed.
+    :param looked: told what each look at the staged files cost.
     :raises NotSealedError: if one of them is not complete.
     :raises DiscardedError: if one of them was discarded.
     :raises InvalidInputError: if they belong to different tables or branches.
@@ -111,7 +115,7 @@ def commit(checkpoints: Sequence[Checkpoint], table: Table, audit: Audit | None 
     _require_one_table(checkpoints)
     seals = {checkpoint.member: sealed_of(checkpoint) for checkpoint in checkpoints}
     _require_one_snapshot(checkpoints, table)
-    audited = _Audited(audit)
+    audited = _Audited(audit, looked)
     settled: dict[Member, tuple[Commit, bool]] = {}
     fresh: list[Checkpoint] = []
     verified: set[str] = set()
@@ -149,10 +153,14 @@ def commit(checkpoints: Sequence[Checkpoint], table: Table, audit: Audit | None 
 
 
 class _Audited:
-    """What an audit has looked at, by member and round of its seal."""
+    """What an audit has looked at, by member and round of its seal.
 
-    def __init__(self, audit: Audit | None) -> None:
+    :param looked: told what looks at staged files cost.
+    """
+
+    def __init__(self, audit: Audit | None, looked: Told) -> None:
         self._audit = audit
+        self.looked = looked
         self._seen: set[tuple[Member, int]] = set()
 
     def look(self, sealed: Sequence[Sealed]) -> None:
@@ -198,12 +206,15 @@ def _settle(
             outcome = Landed(None, now(), landed_now=False)
         else:
             # Somebody else may have begun it on a later version than the one that was seen here.
-            outcome = _land(group, checkpoints, sealed, table, base if begun_here else None)
+            outcome = _land(group, checkpoints, sealed, table, base if begun_here else None, audited.looked)
     return {checkpoint.member: (_record(checkpoint, group, outcome), outcome.landed_now) for checkpoint in checkpoints}
 
 
-def _land(group: Group, checkpoints: Sequence[Checkpoint], sealed: Sequence[Sealed], table: Table, base: Base | None) -> Landed:
-    require_to_commit(sealed, table, base)
+def _land(
+    group: Group, checkpoints: Sequence[Checkpoint], sealed: Sequence[Sealed], table: Table, base: Base | None, looked: Told
+) -> Landed:
+    presence = Presence(sealed, table, looked)
+    presence.require(base)
     earlier = [group for checkpoint in checkpoints for group in _earlier_groups(checkpoint)]
     headers = [checkpoint.header for checkpoint in checkpoints]
     # What an earlier generation has landed is refused below, or replaced.
@@ -215,6 +226,7 @@ def _land(group: Group, checkpoints: Sequence[Checkpoint], sealed: Sequence[Seal
             _require_live_together(checkpoint, checkpoints)
         _refuse(table.landed_earlier(earlier, headers, found), checkpoints)
         table.require_unknown(headers, known, Base(0, found))
+        presence.require_still()
 
     return table.commit(group, sealed, before_swap, base)
 

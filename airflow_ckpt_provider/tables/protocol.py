@@ -134,6 +134,9 @@ class Table(Protocol):
     #: Branch that commits land on.
     branch: str
 
+    #: What an error says of whoever deletes staged files.
+    what_deletes: str
+
     def validate(self, mode: str, parameters: JsonObject) -> None:
         """Refuse a mode, or parameters of it, that cannot work on this table.
 
@@ -271,16 +274,29 @@ class Table(Protocol):
         """Whether these add nothing and remove nothing, so that there is nothing to commit."""
         ...
 
-    def require_files(self, binding: TableBinding, files: Sequence[StagedFile], base: Base | None = None) -> None:
-        """Check that staged files exist in the size they had (I5).
+    def named_in(self, record: Staged) -> list[StagedFile]:
+        """All files that a published record names: those that may land, and those that later splits read."""
+        ...
 
-        :param base: saves loading the table, if it was loaded.
-        :raises StagedFileMissingError: naming what is gone.
+    def staged_anew(self, header: Header, plans: Sequence[Plan], lost: AbstractSet[str]) -> Plan:
+        """The plan of a round in which splits whose files are gone are staged once more, as far as it is known by now.
+
+        :param lost: their ids; of splits of the last plan, or of the last one that lists the source's.
+        :raises StagedFileMissingError: if that cannot be.
         """
         ...
 
-    def records(self, manifests: Sequence[JsonObject]) -> list[StagedFile]:
-        """The files that hold these records of staged files, if the format keeps those in files of their own."""
+    def needed_to_commit(self, one: Sealed) -> list[StagedFile]:
+        """The files without which a commit of this would not be whole: those that land, what lists them, and what it reads; and
+        those that a replacement of it would read.
+        """
+        ...
+
+    def lost(self, binding: TableBinding, files: Sequence[StagedFile], base: Base | None = None) -> list[StagedFile]:
+        """Those of these staged files that are gone, or have another size (I5).
+
+        :param base: saves loading the table, if it was loaded.
+        """
         ...
 
     def staged_files(self, sealed: Sequence[Sealed]) -> Sequence[Any]:

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 class SealedCheckpoint:
     """A sealed checkpoint as a commit of its table sees it; plan and records are read when they are first asked for.
 
+    :param seal: one that was read; the newest if None.
     :raises NotSealedError: if it is not complete.
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, seal: Seal | None = None) -> None:
         self.header: Header = checkpoint.header
-        self.seal: Seal = sealed_of(checkpoint)
+        self.seal: Seal = sealed_of(checkpoint) if seal is None else seal
         self._checkpoint = checkpoint
 
     @cached_property

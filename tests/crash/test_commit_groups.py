@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from support.world import World
 from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.exceptions import DiscardedError, NotSealedError, StagedFileMissingError
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.tables import groups, presence
+from airflow_ckpt_provider.tables import groups
 
 pytestmark = pytest.mark.crash
 
@@ -136,8 +135,7 @@ def test_a_group_that_landed_and_expired_is_found_by_each_member_alone(world):
     assert world.ids() == [*range(40), *foreign]
 
 
-def test_a_group_whose_staged_file_is_gone_changes_nothing_and_names_the_file(world, monkeypatch):
-    monkeypatch.setattr(presence, "TRUSTED", timedelta(0))
+def test_a_group_whose_staged_file_is_gone_changes_nothing_and_names_the_file(world):
     checkpoint = world.attempt(request_of(world, "b")).checkpoint
     lost = Path(checkpoint.staged(["000001"])[0].files[0].path.removeprefix("file://"))
     lost.rename(world.root / "elsewhere")

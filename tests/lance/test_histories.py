@@ -28,7 +28,7 @@ from airflow_ckpt_provider.exceptions import (
     TableMissingError,
     TableMovedError,
 )
-from airflow_ckpt_provider.tables import once, presence
+from airflow_ckpt_provider.tables import once
 
 pytestmark = pytest.mark.crash
 
@@ -315,16 +315,7 @@ def test_a_commit_that_was_begun_before_the_dataset_was_made_anew_does_not_land_
     assert_refused(world, attempt, TableMissingError, "made anew")
 
 
-def test_a_dataset_that_was_made_anew_and_cleaned_up_lacks_the_staged_files(world, monkeypatch):
-    attempt = world.stage()
-    make_anew(world, 3)
-    clean_up(world)
-    monkeypatch.setattr(presence, "TRUSTED", timedelta(0))
-    assert_refused(world, attempt, StagedFileMissingError, "Nothing was committed")
-
-
-def test_files_staged_for_a_dataset_that_was_made_anew_are_missed_however_lately_they_were_seen(world):
-    """The version that was bound is cleaned up, so that nothing else tells that it is another dataset."""
+def test_a_dataset_that_was_made_anew_and_cleaned_up_lacks_the_staged_files(world):
     attempt = world.stage()
     make_anew(world, 3)
     clean_up(world)
@@ -698,13 +689,12 @@ def staged_paths(world):
 
 @pytest.mark.parametrize("mode", ["append", "overwrite", "create"])
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"")], ids=["gone", "empty"])
-def test_rows_whose_staged_file_is_gone_or_damaged_are_not_committed(tmp_path, monkeypatch, damage, mode):
+def test_rows_whose_staged_file_is_gone_or_damaged_are_not_committed(tmp_path, damage, mode):
     world = LanceWorld(tmp_path)
     if mode != "create":
         world.create_dataset()
     world.put_files(3, 4)
     attempt = world.stage(world.request(mode=mode))
-    monkeypatch.setattr(presence, "TRUSTED", timedelta(0))
     damage(staged_paths(world)[1])
     before = world.versions()
     with pytest.raises(StagedFileMissingError, match=r"1 of 3 staged files.*Nothing was committed"):
@@ -712,20 +702,18 @@ def test_rows_whose_staged_file_is_gone_or_damaged_are_not_committed(tmp_path, m
     assert world.versions() == before
 
 
-def test_lances_clean_up_spares_what_was_staged_lately_and_the_commit_lands(world, monkeypatch):
+def test_lances_clean_up_spares_what_was_staged_lately_and_the_commit_lands(world):
     attempt = world.stage()
     world.foreign_append()
     clean_up(world)
-    monkeypatch.setattr(presence, "TRUSTED", timedelta(0))
     world.commit(attempt)
     assert len(world.own_versions()) == 1
 
 
-def test_a_clean_up_of_all_unreferenced_files_is_noticed(world, monkeypatch):
+def test_a_clean_up_of_all_unreferenced_files_is_noticed(world):
     attempt = world.stage()
     world.dataset.cleanup_old_versions(older_than=NOTHING_LEFT, delete_unverified=True)
     assert staged_paths(world) == []
-    monkeypatch.setattr(presence, "TRUSTED", timedelta(0))
     assert_refused(world, attempt, StagedFileMissingError, "3 of 3 staged files")
 
 

@@ -128,7 +128,7 @@ def test_a_create_finds_a_table_that_somebody_else_made_meanwhile_and_leaves_it(
     empty.drop()
     if isinstance(empty, Lance):
         # Staged files lie in the dataset's folder.
-        with pytest.raises(StagedFileMissingError, match="restart"):
+        with pytest.raises(StagedFileMissingError, match="Clear the stage"):
             empty.commit(attempt)
         assert not empty.there
         attempt = empty.stage(empty.request(mode="create", restart_token="now"))

@@ -232,8 +232,8 @@ def test_a_staged_file_that_is_gone_or_cut_is_named_before_a_commit(world, damag
     else:
         path.unlink()
     with pytest.raises(StagedFileMissingError, match=f"1 of 4 staged files of shop.orders are gone or damaged, for instance {uri}"):
-        presence.require_all([sealed_of(world.target(), [written, other])], world.target())
-    presence.require_all([sealed_of(world.target(), [other])], world.target())
+        presence.Presence([sealed_of(world.target(), [written, other])], world.target()).require()
+    presence.Presence([sealed_of(world.target(), [other])], world.target()).require()
 
 
 def test_the_bounds_of_partitions_travel_with_the_manifest(world):

@@ -43,7 +43,7 @@ STORED = {
         fragments=(StagedFragment("ckpt-a-g1-s000000-b.0-00000.lance", 3, 512),), fields=(0, 2), storage_version="2.2"
     ),
     "lance_split.json": LanceSplit(7, "2026-01-01T12:30:15.250000+00:00", (0, 4)),
-    "lance_source.json": Source(("ckpt-a-g1-s000000-b.0-00000.lance",), 3, 24),
+    "lance_source.json": Source(("ckpt-a-g1-s000000-b.0-00000.lance",), 3, 24, (512,)),
     "lance_sidecar.json": Sidecar(name="_checkpoints/ckpt-a-g1-smatch0-b.0-matched.arrow", bytes=512, sources=(0, 2)),
     "lance_rows.json": Rows(7, "2026-01-01T12:30:15.250000+00:00", 4, 65536, 131072, "ab" * 8),
     "lance_join.json": Join("ab" * 8, 131072, (("ckpt-a-g1-srows_0-b.0-00000.lance", 512),)),

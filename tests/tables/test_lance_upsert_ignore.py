@@ -209,7 +209,7 @@ def test_a_split_that_lost_the_race_removes_what_it_wrote_and_nothing_of_the_sou
     files = [people([0, 50], "half"), people([1, 2] if when == UPDATE_ONLY else [60, 61], "whole")]
     attempt = place.attempt("first", files, when=when)
     assert place.stage_losing(attempt) == 4
-    presence.require_all([SealedCheckpoint(attempt.checkpoint)], LanceTarget(place.uri))
+    presence.Presence([SealedCheckpoint(attempt.checkpoint)], LanceTarget(place.uri)).require()
     place.commit(attempt)
     new = {0: "half", 50: "half"} | dict.fromkeys([1, 2] if when == UPDATE_ONLY else [60, 61], "whole")
     assert place.notes() == after(dict.fromkeys(range(5), "old"), new, when)
@@ -223,10 +223,10 @@ def test_a_staged_file_that_is_gone_is_noticed_if_it_was_to_land(place, when):
     (lands,) = LanceTarget(place.uri).staged_files([landing])
     (left_out,) = {path.name for path in there.glob("*-source-*")} - {lands.name}
     (there / left_out).unlink()
-    presence.require_all([landing], LanceTarget(place.uri))
+    presence.Presence([landing], LanceTarget(place.uri)).require()
     (there / lands.name).unlink()
     with pytest.raises(StagedFileMissingError, match=lands.name):
-        presence.require_all([landing], LanceTarget(place.uri))
+        presence.Presence([landing], LanceTarget(place.uri)).require()
 
 
 # -- on_rerun="replace" -------------------------------------------------------------------------------------------------------

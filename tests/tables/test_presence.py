@@ -1,20 +1,17 @@
-"""When staged files are looked at: all that a clean-up, however hasty, could have taken, and no other (I5)."""
+"""Before every commit each staged file is looked at: one that is gone or cut stops it, however lately it was written (I5)."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+import time
 from pathlib import Path
 
-import msgspec
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from support.lance_world import LanceWorld
 from support.world import World
 
-from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import Seal, Staged, to_json
 from airflow_ckpt_provider.exceptions import StagedFileMissingError
-from airflow_ckpt_provider.tables.presence import TRUSTED
-
-SPLITS = ["000000", "000001", "000002", "000003"]
+from airflow_ckpt_provider.tables import groups, presence
 
 
 @pytest.fixture
@@ -25,27 +22,31 @@ def world(tmp_path):
     return world
 
 
-def aged(checkpoint, name, kind, field, by):
-    """The stored document as it would be if it had been written so long ago."""
-    document = checkpoint.store.read(name, kind)
-    path = Path(checkpoint.store.uri.removeprefix("file://")) / name
-    path.write_bytes(to_json(name, msgspec.structs.replace(document, **{field: now() - by})))
+@pytest.fixture
+def dataset(tmp_path):
+    world = LanceWorld(tmp_path)
+    world.create_dataset()
+    world.put_files(4, 10)
+    return world
 
 
-def seal_aged(checkpoint, by):
-    aged(checkpoint, checkpoint.paths.seal(), Seal, "sealed_at", by)
+def gone(path):
+    path.unlink()
 
 
-def lose_a_data_file(checkpoint, split="000001"):
-    lost = checkpoint.staged([split])[0].files[0].path
-    Path(lost.removeprefix("file://")).unlink()
-    return lost
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
 
 
-def test_a_commit_long_after_the_seal_looks_at_every_file(world):
+def a_data_file(attempt, split="000001"):
+    return attempt.checkpoint.staged([split])[0].files[0].path
+
+
+@pytest.mark.parametrize("damage", [gone, cut])
+def test_a_commit_right_after_its_stage_misses_a_data_file(world, damage):
     attempt = world.stage()
-    seal_aged(attempt.checkpoint, TRUSTED)
-    lost = lose_a_data_file(attempt.checkpoint)
+    lost = a_data_file(attempt)
+    damage(Path(lost.removeprefix("file://")))
     with pytest.raises(
         StagedFileMissingError, match=f"1 of 8 staged files of shop.orders are gone or damaged, for instance {lost}"
     ):
@@ -53,49 +54,107 @@ def test_a_commit_long_after_the_seal_looks_at_every_file(world):
     assert world.table().snapshots() == []
 
 
-def test_a_seal_from_a_clock_that_is_ahead_proves_nothing(world):
-    attempt = world.stage()
-    seal_aged(attempt.checkpoint, -timedelta(hours=1))
-    lose_a_data_file(attempt.checkpoint)
-    with pytest.raises(StagedFileMissingError):
-        world.commit(attempt)
-
-
-def test_a_commit_that_was_begun_long_after_the_seal_and_killed_looks_again(world):
-    attempt = world.stage()
-    checkpoint = attempt.checkpoint
-    seal_aged(checkpoint, TRUSTED)
-    lost = Path(lose_a_data_file(checkpoint).removeprefix("file://"))
-    for _ in range(2):
-        with pytest.raises(StagedFileMissingError):
-            world.commit(attempt)
-    assert checkpoint.group() is not None
-    assert not lost.exists()
-
-
-def test_the_list_of_files_is_looked_at_in_every_commit(world):
+@pytest.mark.parametrize("damage", [gone, cut])
+def test_a_commit_right_after_its_stage_misses_a_manifest(world, damage):
     attempt = world.stage()
     manifest = attempt.checkpoint.sealed().manifests[2]["path"]
-    Path(manifest.removeprefix("file://")).unlink()
-    with pytest.raises(StagedFileMissingError, match=f"1 of 4 staged files .* for instance {manifest}"):
+    damage(Path(manifest.removeprefix("file://")))
+    with pytest.raises(StagedFileMissingError, match=f"1 of 8 staged files .* for instance {manifest}"):
         world.commit(attempt)
     assert world.table().snapshots() == []
 
 
-def test_a_commit_right_after_the_seal_opens_no_record_of_a_split(world):
+@pytest.mark.parametrize("damage", [gone, cut])
+def test_a_commit_right_after_its_stage_misses_a_file_of_a_dataset(dataset, damage):
+    attempt = dataset.stage()
+    lost = a_data_file(attempt)
+    damage(Path(lost.removeprefix("file://")))
+    before = dataset.versions()
+    with pytest.raises(StagedFileMissingError, match=f"1 of 4 staged files .* for instance {lost}"):
+        dataset.commit(attempt)
+    assert dataset.versions() == before
+
+
+def test_a_commit_that_was_begun_and_killed_looks_again(world):
     attempt = world.stage()
-    for split in SPLITS:
-        (Path(attempt.checkpoint.store.uri.removeprefix("file://")) / attempt.checkpoint.paths.staged(split)).unlink()
+    lost = Path(a_data_file(attempt).removeprefix("file://"))
+    kept = lost.read_bytes()
+    lost.unlink()
+    for _ in range(2):
+        with pytest.raises(StagedFileMissingError):
+            world.commit(attempt)
+    assert attempt.checkpoint.group() is not None
+    lost.write_bytes(kept)
     world.commit(attempt)
     assert world.ids() == list(range(40))
 
 
-def test_what_an_earlier_attempt_staged_is_looked_at_before_the_seal(world):
-    checkpoint = world.stage(splits=2).checkpoint
-    early = sorted(checkpoint.staged_ids())
-    for split in early:
-        aged(checkpoint, checkpoint.paths.staged(split), Staged, "published_at", TRUSTED)
-    lost = lose_a_data_file(checkpoint, early[0])
-    with pytest.raises(StagedFileMissingError, match=f"1 of 2 staged files .* for instance {lost}"):
-        world.stage()
-    assert checkpoint.sealed() is None
+def test_a_file_that_is_lost_while_a_commit_waits_for_its_catalog_is_missed_by_the_next_swap(world, monkeypatch):
+    attempt = world.stage()
+    lost = Path(a_data_file(attempt).removeprefix("file://"))
+    swaps = []
+
+    def unreachable(*_):
+        swaps.append(time.monotonic())
+        lost.unlink(missing_ok=True)
+        raise ConnectionError("no answer")
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", unreachable)
+    monkeypatch.setattr(presence, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(presence, "_AGAIN_TIMES", 0.0)
+    with pytest.raises(StagedFileMissingError):
+        world.commit(attempt)
+    assert len(swaps) == 1
+    assert world.table().snapshots() == []
+
+
+def test_who_commits_is_told_how_many_files_were_looked_at_and_how_long_that_took(world):
+    attempt = world.stage()
+    looks = []
+    groups.commit([attempt.checkpoint], world.target(), looked=looks.append)
+    (look,) = looks
+    assert look.files == 8
+    assert 0 < look.seconds < 60
+    groups.commit([attempt.checkpoint], world.target(), looked=looks.append)
+    assert len(looks) == 1
+
+
+def test_the_files_of_a_table_in_s3_are_missed_where_lists_show_the_others(tmp_path, s3_bucket):
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": s3_bucket.uri("warehouse"),
+        "s3.endpoint": s3_bucket.options["endpoint"],
+        "s3.access-key-id": s3_bucket.options["access_key_id"],
+        "s3.secret-access-key": s3_bucket.options["secret_access_key"],
+        "s3.region": "us-east-1",
+    }
+    world = World(tmp_path / "world", properties)
+    world.create_table()
+    world.put_files(110, 1)
+    attempt = world.stage()
+    lost, damaged = (a_data_file(attempt, split).removeprefix(s3_bucket.uri()) for split in ("000007", "000100"))
+    kept = {path: s3_bucket.contents(path)[path] for path in (lost, damaged)}
+    s3_bucket.delete(lost)
+    s3_bucket.put(damaged, b"half")
+    with pytest.raises(StagedFileMissingError, match="2 of 111 staged files"):
+        world.commit(attempt)
+    for path, data in kept.items():
+        s3_bucket.put(path, data)
+    world.commit(attempt)
+    assert world.ids() == list(range(110))
+
+
+def test_the_files_of_a_dataset_in_s3_are_missed_where_a_list_shows_the_others(tmp_path, s3_bucket):
+    world = LanceWorld(tmp_path, s3_bucket.uri("orders.lance"), s3_bucket.options, s3_bucket.uri("store"))
+    world.create_dataset()
+    world.put_files(25, 1)
+    attempt = world.stage()
+    lost = a_data_file(attempt, "000007").removeprefix(s3_bucket.uri())
+    kept = s3_bucket.contents(lost)[lost]
+    s3_bucket.delete(lost)
+    with pytest.raises(StagedFileMissingError, match="1 of 25 staged files"):
+        world.commit(attempt)
+    s3_bucket.put(lost, kept)
+    world.commit(attempt)
+    assert len(world.own_versions()) == 1

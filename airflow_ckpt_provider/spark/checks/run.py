@@ -17,7 +17,7 @@ from airflow_ckpt_provider.exceptions import (
 from airflow_ckpt_provider.spark.checks.frame import StagedFrame
 from airflow_ckpt_provider.spark.checks.rows import StagedRows
 from airflow_ckpt_provider.spark.reason import reason
-from airflow_ckpt_provider.tables.presence import require_all
+from airflow_ckpt_provider.tables.presence import Presence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -114,7 +114,7 @@ class CheckRun:
             return wrong
         if not isinstance(problem, TerminalError):
             try:
-                require_all(self._sealed, self._table)
+                Presence(self._sealed, self._table).require()
             except StagedFileMissingError as missing:
                 return missing
         return problem

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
+from airflow_ckpt_provider.checkpoint.anew import as_named, staged_anew
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Split
 from airflow_ckpt_provider.exceptions import InvalidInputError
@@ -35,6 +36,7 @@ from airflow_ckpt_provider.tables.sealed import own_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from pyiceberg.table import Table
 
@@ -88,6 +90,10 @@ class Append:
         """Whether the mode's own splits of the last plan are those of the table as it is now."""
         del table, header, head, plans, staged, replaced
         return True
+
+    def staged_anew(self, plans: Sequence[Plan], lost: AbstractSet[str]) -> Plan:
+        """The plan of a round in which these splits are staged once more. None of the others was computed from them."""
+        return staged_anew(plans[-1], lost, len(plans) + 1)
 
     def writer(self, facts: WriterFacts, table: Table, plans: Sequence[Plan], staged: StagedOf) -> Writer:
         """What executors write the last round with."""
@@ -176,7 +182,7 @@ class OverwriteWhere(Append):
         if header.replaces is not None:
             return None
         require_same_schema(table, header)
-        boundary = self._boundary(table, head)
+        boundary = as_named(self._boundary(table, head).values(), plans[-1])
         if boundary == _table_splits(plans[-1]):
             return None
         return with_table_splits(plans[-1], boundary.values(), head)
@@ -197,9 +203,9 @@ class OverwriteWhere(Append):
         if _again(sealed):
             return super().removals(table, sealed)
         require_same_schema(table, sealed[0].header)
-        boundary = self._boundary(table, head_id(table, sealed[0].header.table.branch))
+        boundary = self._boundary(table, head_id(table, sealed[0].header.table.branch)).values()
         for one in sealed:
-            require_same_files(boundary, _table_splits(one.plan), one.header)
+            require_same_files(as_named(boundary, one.plan), _table_splits(one.plan), one.header)
         rewritten = frozenset(path for one in sealed for record in one.staged for path in record.replaces)
         expression = self._filter.expression()
         found: list[Removal] = [Matching(expression)]

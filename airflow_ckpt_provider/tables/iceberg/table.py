@@ -6,6 +6,8 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import (
@@ -38,7 +40,7 @@ from airflow_ckpt_provider.tables.iceberg.merging import merge, worth_merging
 from airflow_ckpt_provider.tables.iceberg.modes import mode_of
 from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts, delete_files
 from airflow_ckpt_provider.tables.marks import marks_of, moves_mark, require_marks
-from airflow_ckpt_provider.tables.presence import require_found
+from airflow_ckpt_provider.tables.presence import gone_of
 from airflow_ckpt_provider.tables.protocol import Base
 from airflow_ckpt_provider.tables.sealed import own_files
 from airflow_ckpt_provider.tables.summary import identity_of, key_trace
@@ -52,19 +54,18 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from airflow_ckpt_provider.checkpoint.documents import Commit as CommitRecord
-    from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan, TableBinding
+    from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan, Staged, TableBinding
     from airflow_ckpt_provider.tables.iceberg.cover import Removal
     from airflow_ckpt_provider.tables.protocol import Landed, Sealed, StagedOf, Writer
     from airflow_ckpt_provider.tables.summary import Trace
 
-#: What an error says of staged files that are gone.
-_WHAT_DELETES = (
-    "Something deletes files that no snapshot references yet, such as an orphan clean-up with too short a retention. Stop it, then"
-)
-
 
 class IcebergTarget(NamedTable):
     """A table that is written to; see ``Table``."""
+
+    what_deletes = (
+        "Something deletes files that no snapshot references yet, such as an orphan clean-up with too short a retention: stop it."
+    )
 
     def validate(self, mode: str, parameters: JsonObject) -> None:
         """Refuse what cannot work before anything is read or recorded."""
@@ -260,16 +261,27 @@ class IcebergTarget(NamedTable):
         pinned_schema(table, binding)
         return IcebergScan(table, binding.schema_id, columns)
 
-    def records(self, manifests: Sequence[JsonObject]) -> list[StagedFile]:
-        """The manifests, as files."""
-        own = [StagedManifest.from_json(manifest) for manifest in manifests]
-        return [StagedFile(manifest.path, manifest.length) for manifest in own]
+    def named_in(self, record: Staged) -> list[StagedFile]:
+        """Data files, their manifest, and the scratch file or sidecar; see ``Table.named_in``."""
+        manifest = None if record.manifest is None else StagedManifest.from_json(record.manifest)
+        listed = [] if manifest is None else [StagedFile(manifest.path, manifest.length)]
+        kept = [] if record.scratch is None else [msgspec.convert([record.scratch["path"], record.scratch["bytes"]], StagedFile)]
+        return [*record.files, *listed, *kept]
 
-    def require_files(self, binding: TableBinding, files: Sequence[StagedFile], base: Base | None = None) -> None:
-        """Check that staged files exist in the size they had (I5); see ``Table.require_files``."""
+    def staged_anew(self, header: Header, plans: Sequence[Plan], lost: AbstractSet[str]) -> Plan:
+        """The plan of a round in which these splits are staged once more; see ``Table.staged_anew``."""
+        return mode_of(header.mode, header.parameters).staged_anew(plans, lost)
+
+    def needed_to_commit(self, one: Sealed) -> list[StagedFile]:
+        """Data files, and the manifests that list them; see ``Table.needed_to_commit``."""
+        manifests = [StagedManifest.from_json(manifest) for manifest in one.seal.manifests]
+        listed = [StagedFile(manifest.path, manifest.length) for manifest in manifests]
+        return [*(file for record in one.staged for file in record.files), *listed]
+
+    def lost(self, binding: TableBinding, files: Sequence[StagedFile], base: Base | None = None) -> list[StagedFile]:
+        """Staged files that are gone or have another size (I5); see ``Table.lost``."""
         table = base.table if base else self.load_bound(binding)
-        sizes = file_sizes(table.io, [file.path for file in files])
-        require_found(files, sizes, self.identifier, _WHAT_DELETES)
+        return gone_of(files, file_sizes(table.io, [file.path for file in files]))
 
 
 def _not_replaceable(landed: Header, error: TableMovedError) -> TableMovedError:

@@ -19,6 +19,7 @@ from urllib.parse import quote
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
 from airflow_ckpt_provider.scan.lance import address_of
+from airflow_ckpt_provider.scan.objects import listed_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -77,15 +78,19 @@ class DatasetFiles:
         import obstore
 
         store = location.open()
+        names = [self._name(path) for path in paths]
+        listed = listed_sizes(store, names)
 
-        def look(path: str) -> int | None:
+        def look(name: str) -> int | None:
+            if name in listed:
+                return listed[name]
             try:
-                return int(obstore.head(store, self._name(path))["size"])
+                return int(obstore.head(store, name)["size"])
             except FileNotFoundError:
                 return None
 
         with ThreadPoolExecutor(_LOOKS) as pool:
-            return list(pool.map(look, paths))
+            return list(pool.map(look, names))
 
     def names(self, folder: str) -> list[str]:
         """Names of the files in a folder of the dataset; none if there is no such folder."""

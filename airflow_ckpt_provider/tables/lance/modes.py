@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from airflow_ckpt_provider.checkpoint.anew import staged_anew
 from airflow_ckpt_provider.exceptions import InvalidInputError, UnsupportedTableError
 from airflow_ckpt_provider.tables.lance.operations import adding, overwriting, replaceable
 from airflow_ckpt_provider.tables.lance.schema import created_as, unwritable
@@ -12,6 +13,7 @@ from airflow_ckpt_provider.tables.sealed import own_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
 
     import pyarrow as pa
     from lance import LanceDataset
@@ -77,6 +79,10 @@ class Append:
         """Whether the mode's own splits of the last plan are those of the dataset as it is now."""
         del files, dataset, plans, staged, replaced
         return True
+
+    def staged_anew(self, plans: Sequence[Plan], lost: AbstractSet[str]) -> Plan:
+        """The plan of a round in which these splits are staged once more. None of the others was computed from them."""
+        return staged_anew(plans[-1], lost, len(plans) + 1)
 
     def writer(self, facts: WriterFacts, plans: Sequence[Plan]) -> Writer:
         """What executors write the last round with."""

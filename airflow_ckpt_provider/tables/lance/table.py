@@ -30,9 +30,11 @@ from airflow_ckpt_provider.tables.lance.schema import (
     created_as,
     file_fields,
 )
+from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS, ROW_IDS_SUFFIX
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import SIDECAR, Sidecar
 from airflow_ckpt_provider.tables.lance.writer import WriterFacts
 from airflow_ckpt_provider.tables.marks import marks_of, moves_mark, require_marks
-from airflow_ckpt_provider.tables.presence import require_found
+from airflow_ckpt_provider.tables.presence import Presence, gone_of
 from airflow_ckpt_provider.tables.protocol import Base
 from airflow_ckpt_provider.tables.sealed import own_files
 from airflow_ckpt_provider.tables.summary import identity_of, key_trace
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
     from airflow_ckpt_provider.checkpoint.documents import Commit as CommitRecord
-    from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan, TableBinding
+    from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan, Staged, TableBinding
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
     from airflow_ckpt_provider.tables.lance.operations import Swap
     from airflow_ckpt_provider.tables.protocol import Landed, Sealed, StagedOf, Writer
@@ -54,12 +56,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: What an error says of staged files that are gone.
-_WHAT_DELETES = "Lance's clean-up of old versions deletes files that no version refers to once they are seven days old; if so,"
-
 
 class LanceTarget(NamedDataset):
     """A dataset that is written to; see ``Table``."""
+
+    what_deletes = "Lance's clean-up of old versions deletes files that no version refers to once they are seven days old."
 
     # -- before anything is staged ----------------------------------------------------------------------------------------
 
@@ -231,8 +232,7 @@ class LanceTarget(NamedDataset):
                 require_marks(functools.partial(mark_of, dataset), sealed)
             if dataset is None or (creation is None and self.recognised(dataset, header.table) is None):
                 # Whoever removed a dataset that stood here has removed its folder, and what was staged in it, just now or earlier.
-                named = [StagedFile(self.files.path(fragment.name), fragment.bytes) for one in staged for fragment in one.fragments]
-                self.require_files(header.table, named)
+                Presence(sealed, self).require()
             before_swap(dataset)
 
         def swap(dataset: LanceDataset | None) -> Swap:
@@ -289,13 +289,22 @@ class LanceTarget(NamedDataset):
         schema = self._facts(header.table, pinned=mode.pins_columns).schema
         return FileScan(self.files, mode.staged_schema(schema, sealed), columns)
 
-    def records(self, manifests: Sequence[JsonObject]) -> list[StagedFile]:
-        """None: fragments are described in the records of splits themselves."""
-        del manifests
-        return []
+    def needed_to_commit(self, one: Sealed) -> list[StagedFile]:
+        """Data and deletion files, sidecars and files with row ids; see ``Table.needed_to_commit``."""
+        landed = mode_of(one.header.mode, one.header.parameters).landed(one)
+        files = (file for record in one.staged for file in self.named_in(record))
+        return [file for file in files if file.path in landed or file.path.endswith(ROW_IDS_SUFFIX)]
 
-    def require_files(self, binding: TableBinding, files: Sequence[StagedFile], base: Base | None = None) -> None:
-        """Check that staged files exist in the size they had (I5): Lance commits fragments whose files are gone."""
+    def staged_anew(self, header: Header, plans: Sequence[Plan], lost: AbstractSet[str]) -> Plan:
+        """The plan of a round in which these splits are staged once more; see ``Table.staged_anew``."""
+        return mode_of(header.mode, header.parameters).staged_anew(plans, lost)
+
+    def named_in(self, record: Staged) -> list[StagedFile]:
+        """Data and deletion files, the sidecar and the file with row ids; see ``Table.named_in``."""
+        beside = [Sidecar.from_json(own) for name, own in (record.scratch or {}).items() if name in {SIDECAR, ROW_IDS}]
+        return [*record.files, *(StagedFile(f"{self.files.uri}/{one.name}", one.bytes) for one in beside)]
+
+    def lost(self, binding: TableBinding, files: Sequence[StagedFile], base: Base | None = None) -> list[StagedFile]:
+        """Staged files that are gone or have another size (I5): Lance commits fragments whose files are gone."""
         del binding, base
-        sizes = self.files.sizes([file.path for file in files])
-        require_found(files, sizes, self.identifier, _WHAT_DELETES)
+        return gone_of(files, self.files.sizes([file.path for file in files]))

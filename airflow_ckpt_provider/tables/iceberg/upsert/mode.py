@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
+from airflow_ckpt_provider.checkpoint.anew import as_named, first_id, read_anew, staged_anew
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ, Split
+from airflow_ckpt_provider.checkpoint.documents import READ, Split, StagedFile
 from airflow_ckpt_provider.scan.iceberg import ScanFile
 from airflow_ckpt_provider.tables.iceberg.cover import Paths
 from airflow_ckpt_provider.tables.iceberg.guards import require_same_files, require_same_schema
@@ -23,11 +24,13 @@ from airflow_ckpt_provider.tables.iceberg.upsert.plan import plan_matches
 from airflow_ckpt_provider.tables.iceberg.upsert.writer import UpsertWriter
 from airflow_ckpt_provider.tables.keys.parameters import UpsertParameters
 from airflow_ckpt_provider.tables.keys.portions import buckets_for
+from airflow_ckpt_provider.tables.presence import reading_staged
 from airflow_ckpt_provider.tables.protocol import Written
 from airflow_ckpt_provider.tables.sealed import own_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from collections.abc import Set as AbstractSet
 
     import pyarrow as pa
     from pyiceberg.table import Table
@@ -71,7 +74,7 @@ class Upsert(UpsertParameters, Append):
         wanted = self._wanted(table, header, head, plans, sources, replaced)
         if _phase(plan, MATCH, UNIQUE) != wanted:
             return _with(plan, wanted.values(), head, sources)
-        inserts = self._inserts(records, wanted) if self._insert else {}
+        inserts = as_named(self._inserts(records, wanted), plan) if self._insert else {}
         if _phase(plan, INSERT) != inserts:
             return _with(plan, [*wanted.values(), *inserts.values()], head, sources)
         if any(split.task == READ for split in plan.splits):
@@ -91,8 +94,20 @@ class Upsert(UpsertParameters, Append):
         replaced: Sealed | None,
     ) -> dict[str, Split]:  # fmt: skip
         """The splits that match files, and look for duplicates."""
-        unique = {split.id: split for split in (_unique(n) for n in range(self._buckets(plans))) if sources}
-        return self._matches(table, header, head, sources, replaced) | unique
+        unique = [_unique(n) for n in range(self._buckets(plans))] if sources else []
+        return as_named([*self._matches(table, header, head, sources, replaced), *unique], plans[-1])
+
+    def staged_anew(self, plans: Sequence[Plan], lost: AbstractSet[str]) -> Plan:
+        """The plan of a round in which these are staged once more, without what was computed from them."""
+        plan, number = plans[-1], len(plans) + 1
+        reading = next((one for one in reversed(plans) if _reading(one)), plan)
+        if any(split.id in lost for split in reading.splits):
+            return read_anew(reading, plan, lost, number, without=("sources",))
+        again = staged_anew(plan, lost, number)
+        if not lost & _phase(plan, MATCH).keys():
+            return again
+        # What is inserted depends on all that was matched.
+        return msgspec.structs.replace(again, splits=tuple(split for split in again.splits if split.task != INSERT))
 
     def writer(self, facts: WriterFacts, table: Table, plans: Sequence[Plan], staged: StagedOf) -> Writer:
         """A writer for the splits of all phases."""
@@ -114,7 +129,7 @@ class Upsert(UpsertParameters, Append):
         require_same_schema(table, one.header)
         head = head_id(table, one.header.table.branch)
         if head != one.plan.base:
-            wanted = self._matches(table, one.header, head, _sources(one.plan), one.replaced)
+            wanted = as_named(self._matches(table, one.header, head, _sources(one.plan), one.replaced), one.plan)
             require_same_files(wanted, _phase(one.plan, MATCH), one.header)
         rewritten = frozenset(path for record in one.staged for path in record.replaces)
         return [*super().removals(table, sealed), *([Paths(rewritten)] if rewritten else [])]
@@ -126,25 +141,22 @@ class Upsert(UpsertParameters, Append):
 
     def _matches(
         self, table: Table, header: Header, head: int | None, sources: Sequence[JsonObject], replaced: Sealed | None
-    ) -> dict[str, Split]:
+    ) -> list[Split]:
         """A split for each live file that can hold a key; not for those that the commit removes anyway."""
         if not sources:
-            return {}
+            return []
         gone = frozenset(own_files(replaced))
         files = plan_matches(table, head, self._keys, sources, header.table.schema_id)
-        return {split.id: split for split in (table_split(MATCH, file) for file in files if file.path not in gone)}
+        return [table_split(MATCH, file) for file in files if file.path not in gone]
 
-    def _inserts(self, records: Sequence[Staged], matches: dict[str, Split]) -> dict[str, Split]:
+    def _inserts(self, records: Sequence[Staged], matches: dict[str, Split]) -> list[Split]:
         """A split for each scratch file. What it inserts depends on all matches, and so does its id."""
         digest = hashlib.sha256("\0".join(sorted(matches)).encode()).hexdigest()[:16]
-        return {
-            split.id: split
-            for split in (
-                Split(id=f"{INSERT}{digest}x{record.split}", bytes=record.bytes, read=record.scratch, task=INSERT)
-                for record in records
-                if record.scratch is not None
-            )
-        }
+        return [
+            Split(id=f"{INSERT}{digest}x{first_id(record.split)}", bytes=record.bytes, read=record.scratch, task=INSERT)
+            for record in records
+            if record.scratch is not None
+        ]
 
 
 class UpsertWork:
@@ -168,7 +180,16 @@ class UpsertWork:
         return self._upsert.write_source(batches, stem)
 
     def work(self, split: Split, stem: str) -> Written:
-        """Match a file, look for duplicates in a bucket, or insert a scratch file's new rows."""
+        """Match a file, look for duplicates in a bucket, or insert a scratch file's new rows.
+
+        :raises StagedFileMissingError: if a scratch file or sidecar is gone or damaged.
+        """
+        kept = [split.read, *self._sidecars] if split.task == INSERT else self._sources
+        files = [StagedFile(str(record["path"]), msgspec.convert(record["bytes"], int)) for record in kept]
+        with reading_staged(files, self._upsert.sizes, self._upsert.facts.table):
+            return self._work(split, stem)
+
+    def _work(self, split: Split, stem: str) -> Written:
         if split.task == MATCH:
             return self._upsert.match(msgspec.convert(split.read, ScanFile), self._sources, stem)
         if split.task == INSERT:

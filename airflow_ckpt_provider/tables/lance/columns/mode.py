@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import msgspec
 
+from airflow_ckpt_provider.checkpoint.anew import as_named, staged_anew
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Split
-from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, TableMovedError
+from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, StagedFileMissingError, TableMovedError
 from airflow_ckpt_provider.scan.lance_moves import moved_in, ranges_of
 from airflow_ckpt_provider.scan.lance_rows import PLACE, Rows, content_of, fields_of, live_fragments
 from airflow_ckpt_provider.tables.lance.columns.schema import widened
@@ -26,6 +27,7 @@ from airflow_ckpt_provider.tables.summary import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     import pyarrow as pa
     from lance import LanceDataset
@@ -111,11 +113,30 @@ class AddColumns(Append):
         # All of the plan is staged by now.
         ranges = ranges_of(dataset, self._read, rows_per_split, plan, lambda _: True)
         known = all(split.id in before for split in ranges.splits)
-        splits = (*ranges.splits, *(self._joins(dataset, ranges, staged) if known else ()))
+        joins = as_named(self._joins(dataset, ranges, staged), plan).values() if known else ()
+        splits = (*ranges.splits, *joins)
         if {split.id for split in splits} == before:
             return None
         inputs = ranges.inputs(plan, dataset)
         return msgspec.structs.replace(plan, created_at=now(), inputs=inputs, splits=splits, base=dataset.version)
+
+    def staged_anew(self, plans: Sequence[Plan], lost: AbstractSet[str]) -> Plan:
+        """The plan of a round in which these are staged once more, without the joins of their values.
+
+        :raises StagedFileMissingError: if values are lost whose rows were compacted since: what they were read from may be gone.
+        """
+        plan = plans[-1]
+        moved = {piece.split for pieces in moved_in(plan).values() for piece in pieces}
+        if moved & lost:
+            raise StagedFileMissingError(
+                f"Staged values of {len(moved & lost)} ranges are gone, and their rows were moved by a compaction since they were "
+                "computed. Nothing was committed. Compute the columns from the start, with the configuration "
+                '{"checkpoint": "restart"}.'
+            )
+        again = staged_anew(plan, lost, len(plans) + 1)
+        if not any(split.id in lost for split in plan.splits if split.task == READ):
+            return again
+        return msgspec.structs.replace(again, splits=tuple(split for split in again.splits if split.task == READ))
 
     def writer(self, facts: WriterFacts, plans: Sequence[Plan]) -> Writer:
         """What executors stage values and join them with."""

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import Part
+from airflow_ckpt_provider.checkpoint.documents import Part, StagedFile
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import RowCountError, TableMovedError
 from airflow_ckpt_provider.scan.lance_rows import PLACE
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.scan import DataFile, FileScan
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
+from airflow_ckpt_provider.tables.presence import reading_staged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -63,7 +64,12 @@ class ColumnsWriter(LanceWriter):
 
     def work(self, split: Split, stem: str) -> Written:
         """Join the ranges of a fragment."""
-        join = Join.from_json(split.read)
+        join, files = Join.from_json(split.read), self.facts.files
+        read = [StagedFile(files.path(name), size) for name, size in join.parts]
+        with reading_staged(read, files.sizes, self.facts.table):
+            return self._joined(join, stem)
+
+    def _joined(self, join: Join, stem: str) -> Written:
         scan = FileScan(self.facts.files, self.schema)
         runs = join.runs or ((),) * len(join.parts)
         parts = zip(join.parts, runs, strict=True)

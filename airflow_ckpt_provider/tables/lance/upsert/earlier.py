@@ -8,10 +8,11 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow_ckpt_provider.exceptions import StagedFileMissingError, first_line
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.modes import names_of
 from airflow_ckpt_provider.tables.lance.operations import require_there
-from airflow_ckpt_provider.tables.lance.upsert.sidecar import matched_rows, sidecars_of
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER, matched_rows, sidecars_of
 from airflow_ckpt_provider.tables.lance.upsert.source import Source
 from airflow_ckpt_provider.tables.sealed import own_files
 
@@ -74,9 +75,17 @@ def inserted_rows(files: DatasetFiles, sidecars: Sequence[Sidecar], number: int 
     :param sidecars: of that generation.
     :param number: see ``Earlier.numbers``.
     :param rows: of the file.
+    :raises StagedFileMissingError: if a sidecar is gone or damaged.
     """
     import numpy as np
 
     if number is None:
         return np.ones(rows, dtype=np.bool_)
-    return ~matched_rows(files, sidecars, number, rows)
+    try:
+        return ~matched_rows(files, sidecars, number, rows)
+    except (OSError, ValueError) as error:
+        raise StagedFileMissingError(
+            f"A file below {files.uri}/{FOLDER} is gone or damaged, which says which rows the upsert that is to be replaced had "
+            f"found: {first_line(error)}. Nothing was committed. What that upsert inserted cannot be told any more; write the rows "
+            "under another idempotence key."
+        ) from error

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from airflow_ckpt_provider.checkpoint.anew import as_named, read_anew, staged_anew
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Split
 from airflow_ckpt_provider.exceptions import InvalidInputError, TableMovedError
@@ -23,6 +24,7 @@ from airflow_ckpt_provider.tables.marks import has_mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Set as AbstractSet
 
     import pyarrow as pa
     from lance import LanceDataset
@@ -78,7 +80,7 @@ class Upsert(UpsertParameters, Append):
         records = staged([split.id for split in reads])
         source, earlier = Source.of(records), Earlier.of(replaced)
         landing = self._landing(keeps_ids=self._keeps_ids(dataset, plan, replaced))
-        wanted = _wanted(files, dataset, source, earlier, keeps_ids=landing.keeps_ids)
+        wanted = as_named(_wanted(files, dataset, source, earlier, keeps_ids=landing.keeps_ids), plan)
         plan = _keeping(plan, keeps_ids=landing.keeps_ids)
         if _phase(plan, MATCH, UNIQUE) != wanted.keys():
             return _with(plan, [*reads, *wanted.values()], dataset.version, source, earlier=earlier.sidecars)
@@ -88,7 +90,7 @@ class Upsert(UpsertParameters, Append):
         if landing.insert and landing.update and not sidecars:
             # Nothing was found: all rows are new, and have no ids to keep.
             return None
-        filters = filters_of(records, sidecars, landing)
+        filters = as_named(filters_of(records, sidecars, landing).values(), plan)
         if _phase(plan, FILTER) == filters.keys():
             return None
         # What was read must not be sealed as if it was to land.
@@ -104,7 +106,23 @@ class Upsert(UpsertParameters, Append):
         """Whether the fragments are those that are to be matched: the version that they were seen in may be gone."""
         source, keeps_ids = Source.of(staged([split.id for split in _reads(plans)])), self._keeps_ids(dataset, plans[-1], replaced)
         wanted = _wanted(files, dataset, source, Earlier.of(replaced), keeps_ids=keeps_ids)
-        return _phase(plans[-1], MATCH, UNIQUE) == wanted.keys()
+        return _phase(plans[-1], MATCH, UNIQUE) == as_named(wanted, plans[-1]).keys()
+
+    def staged_anew(self, plans: Sequence[Plan], lost: AbstractSet[str]) -> Plan:
+        """The plan of a round in which these are staged once more, without what was computed from them."""
+        plan, number = plans[-1], len(plans) + 1
+        if any(split.id in lost for split in _reads(plans)):
+            reading = next(one for one in reversed(plans) if any(split.task == READ for split in one.splits))
+            return read_anew(reading, plan, lost, number, without=("source", "sidecars", "earlier"))
+        again = staged_anew(plan, lost, number)
+        if not lost & _phase(plan, MATCH):
+            return again
+        # Which rows of the source land depends on all that was matched. Its own splits take the place of those that filter them.
+        kept = [split for split in again.splits if split.task not in {READ, FILTER}]
+        earlier = next((one.inputs["earlier"] for one in reversed(plans) if "earlier" in one.inputs), None)
+        inputs = {name: value for name, value in again.inputs.items() if name != "sidecars"}
+        inputs |= {} if earlier is None else {"earlier": earlier}
+        return msgspec.structs.replace(again, inputs=inputs, splits=(*_reads(plans), *kept))
 
     def writer(self, facts: WriterFacts, plans: Sequence[Plan]) -> Writer:
         """What executors do the splits of all phases with."""
@@ -126,7 +144,7 @@ class Upsert(UpsertParameters, Append):
             return super().swap(files, dataset, sealed, staged)
         if dataset.version != one.plan.base:
             source, earlier = Source.of_plan(one.plan), Earlier.of(one.replaced)
-            wanted = _wanted(files, dataset, source, earlier, keeps_ids=_keeps(one.plan))
+            wanted = as_named(_wanted(files, dataset, source, earlier, keeps_ids=_keeps(one.plan)), one.plan)
             changed = wanted.keys() ^ _phase(one.plan, MATCH, UNIQUE)
             if changed:
                 raise TableMovedError(
@@ -171,9 +189,7 @@ def _keeping(plan: Plan, *, keeps_ids: bool) -> Plan:
     return msgspec.structs.replace(plan, inputs=inputs | ({_KEEPS_IDS: True} if keeps_ids else {}))
 
 
-def _wanted(
-    files: DatasetFiles, dataset: LanceDataset, source: Source | None, earlier: Earlier, *, keeps_ids: bool
-) -> dict[str, Split]:
+def _wanted(files: DatasetFiles, dataset: LanceDataset, source: Source | None, earlier: Earlier, *, keeps_ids: bool) -> list[Split]:
     """A split for each fragment that has to be looked at, and for each bucket of keys.
 
     :raises TableMovedError: if rows that are to be replaced are not there as they were written.
@@ -186,7 +202,7 @@ def _wanted(
     if source is not None and source.files:
         buckets = range(source.buckets)
         wanted += [Split(id=f"{UNIQUE}{bucket:06d}", bytes=0, read={"bucket": bucket}, task=UNIQUE) for bucket in buckets]
-    return {split.id: split for split in wanted}
+    return wanted
 
 
 def _match(fragment: Any, earlier: Earlier, *, keeps_ids: bool) -> Split:  # noqa: ANN401 - a FragmentMetadata

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: Name under which a staged record has the file.
 ROW_IDS = "row_ids"
 
+#: How the names of these files end.
+ROW_IDS_SUFFIX = "-rowids.arrow"
+
 
 def write_row_ids(files: DatasetFiles, ids: Ids, stem: str) -> Sidecar:
     """Write the ids of a staged data file's rows."""
@@ -34,14 +37,14 @@ def write_row_ids(files: DatasetFiles, ids: Ids, stem: str) -> Sidecar:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.record_batch([pa.array(ids)], schema=schema))
-    name = f"{FOLDER}/{stem}-rowids.arrow"
+    name = f"{FOLDER}/{stem}{ROW_IDS_SUFFIX}"
     return Sidecar(name=name, bytes=files.put(name, sink.getvalue().to_pybytes()).bytes)
 
 
 def row_ids_of(files: DatasetFiles, records: Iterable[Staged]) -> dict[str, pa.Array]:
     """Ids of the rows of staged data files, by the file's name; of those whose rows have any.
 
-    :raises StagedFileMissingError: if a file that says so is gone.
+    :raises StagedFileMissingError: if a file that says so is gone or damaged.
     :raises RowCountError: if it does not fit the data file.
     """
 
@@ -63,8 +66,8 @@ def _read(files: DatasetFiles, file: Sidecar) -> pa.Array:
     try:
         with opened(files, file) as source, pa.ipc.open_file(source) as reader:
             return reader.get_batch(0).column("id")
-    except FileNotFoundError as error:
+    except (FileNotFoundError, ValueError) as error:
         raise StagedFileMissingError(
-            f"{files.uri}/{file.name} is gone, which says which row ids the rows of an upsert keep. Nothing was committed. "
-            "Something deletes from the dataset's folder; write the rows under another idempotence key."
+            f"{files.uri}/{file.name} is gone or damaged, which says which row ids the rows of an upsert keep. Nothing was "
+            "committed. Delete it if it is there, and clear the stage: it stages anew what is missing. Then clear the commit."
         ) from error

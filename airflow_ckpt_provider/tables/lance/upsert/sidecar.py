@@ -15,7 +15,6 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import Part
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
-from airflow_ckpt_provider.exceptions import StagedFileMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
 
     Mask = npt.NDArray[np.bool_]
     Ids = npt.NDArray[np.uint64]
+
+#: Name under which a staged record has its sidecar.
+SIDECAR = "sidecar"
 
 #: Folder of the sidecars, below the dataset's root.
 FOLDER = "_checkpoints"
@@ -101,7 +103,7 @@ def write_sidecar(files: DatasetFiles, sources: Positions, rows: Positions, stem
 
 def sidecars_of(records: Iterable[Staged]) -> dict[str, Sidecar]:
     """Those that these match splits have written, by their ids."""
-    written = ((record.split, record.scratch["sidecar"]) for record in records if record.scratch and "sidecar" in record.scratch)
+    written = ((record.split, record.scratch[SIDECAR]) for record in records if record.scratch and SIDECAR in record.scratch)
     return {split_id: Sidecar.from_json(sidecar) for split_id, sidecar in written}
 
 
@@ -109,7 +111,7 @@ def matched_rows(files: DatasetFiles, sidecars: Iterable[Sidecar], source: int, 
     """Which rows of one file of the source any of the sidecars names.
 
     :param rows: number of its rows.
-    :raises StagedFileMissingError: if a sidecar is gone.
+    :raises OSError: if a sidecar is gone or damaged; ``ValueError`` as well.
     """
     import numpy as np
 
@@ -135,18 +137,9 @@ def kept_ids(files: DatasetFiles, sidecars: Iterable[Sidecar], source: int, rows
 
 def _batches(files: DatasetFiles, sidecars: Iterable[Sidecar], source: int) -> Iterator[pa.RecordBatch]:
     """What the sidecars say of one file of the source: in each of these a row is there once at most."""
-
-    def read(sidecar: Sidecar) -> list[pa.RecordBatch]:
-        try:
-            return _read(files, sidecar, source)
-        except FileNotFoundError as error:
-            raise StagedFileMissingError(
-                f"{files.uri}/{sidecar.name} is gone, which says which rows of an upsert were there before. Nothing was committed. "
-                "Something deletes from the dataset's folder; write the rows under another idempotence key."
-            ) from error
-
+    concerned = (sidecar for sidecar in sidecars if sidecar.may_concern(source))
     with ThreadPoolExecutor(READS) as pool:
-        for batches in pool.map(read, (sidecar for sidecar in sidecars if sidecar.may_concern(source))):
+        for batches in pool.map(lambda sidecar: _read(files, sidecar, source), concerned):
             yield from batches
 
 

@@ -54,28 +54,31 @@ class Source(NamedTuple):
     """The staged fragments of the source, and how their keys are cut into portions.
 
     :param rows: of the source, and bytes of their keys in memory.
+    :param sizes: of the files in bytes.
     """
 
     files: tuple[str, ...]
     rows: int
     key_bytes: int
+    sizes: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, records: Sequence[Staged]) -> Source:
         """From the published records of the source's splits."""
         manifests = [StagedFragments.from_json(record.manifest) for record in records if record.manifest is not None]
-        names = tuple(fragment.name for manifest in manifests for fragment in manifest.fragments)
+        fragments = [fragment for manifest in manifests for fragment in manifest.fragments]
+        names, sizes = tuple(one.name for one in fragments), tuple(one.bytes for one in fragments)
         size = sum(int(record.scratch["key_bytes"]) for record in records if record.scratch is not None)  # type: ignore[call-overload]
-        return cls(names, sum(manifest.rows for manifest in manifests), size)
+        return cls(names, sum(manifest.rows for manifest in manifests), size, sizes)
 
     def to_json(self) -> JsonObject:
         """As a plan stores it."""
-        return {"files": list(self.files), "rows": self.rows, "key_bytes": self.key_bytes}
+        return {"files": list(self.files), "rows": self.rows, "key_bytes": self.key_bytes, "sizes": list(self.sizes)}
 
     @classmethod
     def from_json(cls, value: Any) -> Source:  # noqa: ANN401 - JSON
         """As read from a plan."""
-        return cls(tuple(value["files"]), value["rows"], value["key_bytes"])
+        return cls(tuple(value["files"]), value["rows"], value["key_bytes"], tuple(value["sizes"]))
 
     @classmethod
     def of_plan(cls, plan: Plan) -> Source | None:

@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from airflow_ckpt_provider.checkpoint.anew import first_id
+from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.exceptions import TableMovedError
 from airflow_ckpt_provider.tables.lance.deletions import deletions_of, write_deletions
+from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.upsert.earlier import EARLIER, inserted_rows
 from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER, Filter, Landing
 from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS
-from airflow_ckpt_provider.tables.lance.upsert.sidecar import NO_ID, Sidecar, write_sidecar
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import NO_ID, SIDECAR, Sidecar, write_sidecar
 from airflow_ckpt_provider.tables.lance.upsert.source import SourceKeys, keys_of
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
+from airflow_ckpt_provider.tables.presence import reading_staged
 from airflow_ckpt_provider.tables.protocol import Written
 
 if TYPE_CHECKING:
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Split, StagedFile
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Split
     from airflow_ckpt_provider.tables.keys.index import Positions
     from airflow_ckpt_provider.tables.lance.deletions import Offsets
     from airflow_ckpt_provider.tables.lance.upsert.sidecar import Ids, Mask
@@ -68,6 +72,21 @@ class UpsertWriter(LanceWriter):
 
     def work(self, split: Split, stem: str) -> Written:
         """Match a fragment, look for duplicates in a bucket, or drop those rows of a file of the source that do not land."""
+        with reading_staged(self._read_by(split), self.facts.files.sizes, self.facts.table):
+            return self._work(split, stem)
+
+    def _read_by(self, split: Split) -> list[StagedFile]:
+        """Staged files of this generation that a split reads."""
+        files, upsert = self.facts.files, self._upsert
+        sidecars = [StagedFile(f"{files.uri}/{one.name}", one.bytes) for one in upsert.sidecars]
+        if split.task != FILTER:
+            source = upsert.source
+            named = () if source is None else zip(source.files, source.sizes, strict=True)
+            return [StagedFile(files.path(name), size) for name, size in named]
+        staged = StagedFragments.from_json(split.read["fragments"])  # type: ignore[arg-type]
+        return [*(StagedFile(files.path(one.name), one.bytes) for one in staged.fragments), *sidecars]
+
+    def _work(self, split: Split, stem: str) -> Written:
         upsert = self._upsert
         if upsert.source is None or upsert.version is None:
             return super().work(split, stem)
@@ -84,7 +103,7 @@ class UpsertWriter(LanceWriter):
         files, source = self.facts.files, self._upsert.source
         taken = frozenset() if source is None else frozenset(map(files.path, source.files))
         super().remove(written._replace(files=tuple(file for file in written.files if file.path not in taken)))
-        beside = [Sidecar.from_json(value) for name, value in (written.scratch or {}).items() if name in {"sidecar", ROW_IDS}]
+        beside = [Sidecar.from_json(value) for name, value in (written.scratch or {}).items() if name in {SIDECAR, ROW_IDS}]
         files.delete([f"{files.uri}/{one.name}" for one in beside])
 
     def _match(self, split: Split, version: int, keys: SourceKeys, stem: str) -> Written:
@@ -133,7 +152,7 @@ class UpsertWriter(LanceWriter):
             written = (file,)
         if hit.any():
             kept = np.concatenate(taken) if landing.keeps_ids else None
-            scratch["sidecar"] = write_sidecar(files, np.concatenate(sources), np.concatenate(rows), stem, kept).to_json()
+            scratch[SIDECAR] = write_sidecar(files, np.concatenate(sources), np.concatenate(rows), stem, kept).to_json()
         counts = {"updated": int(np.count_nonzero(hit))} if landing.update and hit.any() else {}
         return Written(0, sum(file.bytes for file in written), written, None, counts=counts, scratch=scratch or None)
 
@@ -150,7 +169,7 @@ class UpsertWriter(LanceWriter):
         except ValueError:
             dataset = lance.dataset(files.address, storage_options=files.storage_options)
         fragment = dataset.get_fragment(int(split.read["fragment"]))  # type: ignore[call-overload]
-        if fragment is None or match_id(fragment.metadata, keeps_ids=self._upsert.landing.keeps_ids) != split.id:
+        if fragment is None or match_id(fragment.metadata, keeps_ids=self._upsert.landing.keeps_ids) != first_id(split.id):
             raise TableMovedError(
                 f"The fragment {split.read['fragment']} of {files.uri} was changed since version {version}, which was cleaned up. "
                 "Nothing was committed, and what is staged stays staged: the next try matches what there is now."

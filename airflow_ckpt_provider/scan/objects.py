@@ -1,0 +1,68 @@
+"""Sizes of objects in storage, many at a time: with few requests where the storage can list a range of names.
+
+A store that lists by name, from one on, gives a thousand names and sizes for the time of one or two single looks. Names of one
+key's files begin alike, so that nothing of another writer is between the first and the last of them in a folder.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from obstore.store import ObjectStore
+
+#: Lists at the same time.
+_LISTS = 16
+
+#: Names of one folder that are worth a list, and that one list is asked for: as many as a reply holds.
+_WORTH, _REPLY = 20, 1000
+
+
+def listed_sizes(store: ObjectStore, names: Sequence[str]) -> dict[str, int]:
+    """Sizes in bytes of objects that lists show. Of others nothing is known: a list only saves looks.
+
+    :param names: below the store's root.
+    """
+    sizes: dict[str, int] = {}
+    if _lists_from_a_name(store):
+        parts = [part for folder in _by_folder(names) if len(folder) >= _WORTH for part in _parts(folder)]
+        with ThreadPoolExecutor(_LISTS) as pool:
+            for found in pool.map(lambda part: _listed(store, part), parts):
+                sizes |= found
+    return sizes
+
+
+def _lists_from_a_name(store: ObjectStore) -> bool:
+    """Whether the storage itself begins a list behind a name; of others the client asks for all and leaves some out."""
+    from obstore.store import GCSStore, S3Store
+
+    return isinstance(store, S3Store | GCSStore)
+
+
+def _by_folder(names: Iterable[str]) -> Iterator[list[str]]:
+    folders: dict[str, list[str]] = {}
+    for name in names:
+        folders.setdefault(name.rpartition("/")[0], []).append(name)
+    for folder in folders.values():
+        yield sorted(folder)
+
+
+def _parts(folder: list[str]) -> Iterator[list[str]]:
+    return (folder[start : start + _REPLY] for start in range(0, len(folder), _REPLY))
+
+
+def _listed(store: ObjectStore, part: Sequence[str]) -> dict[str, int]:
+    """Sizes of those of these names, all of one folder and in their order, that a list shows."""
+    import obstore
+
+    wanted, last = set(part), part[-1]
+    found: dict[str, int] = {}
+    folder = part[0].rpartition("/")[0]
+    for chunk in obstore.list(store, folder or None, offset=part[0][:-1], chunk_size=_REPLY):
+        found |= {one["path"]: one["size"] for one in chunk if one["path"] in wanted}
+        if not chunk or chunk[-1]["path"] >= last:
+            break
+    return found
