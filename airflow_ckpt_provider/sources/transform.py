@@ -1,22 +1,13 @@
-"""The transform: a user's function from Arrow batches to Arrow batches, its name and its fingerprint.
-
-The fingerprint covers the function's source text without comments and layout, its defaults, the values it closes over, the
-arguments of a ``functools.partial``, and the fields of a dataclass. It does not follow the functions it calls, and it does
-not see data it reads at run time: it catches "I changed the transform and pressed retry", not everything.
-"""
+"""The transform: a user's function from Arrow batches to Arrow batches, and its name."""
 
 from __future__ import annotations
 
-import ast
-import dataclasses
 import functools
 import importlib
-import inspect
-import textwrap
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from airflow_ckpt_provider.checkpoint.documents import fingerprint
 from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.transforms.fingerprint import fingerprint_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -45,8 +36,11 @@ class Transform:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the code, for the header (I6)."""
-        return fingerprint(_parts(self.function))
+        """SHA-256 over the code and what it uses, for the header (I6). Made anew each time it is asked for.
+
+        :raises InvalidInputError: if it uses something that has no stable form.
+        """
+        return fingerprint_of(self.function, self.name, "transform_version")
 
     def apply(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run every batch through the function; empty batches go through too and may be dropped by it."""
@@ -127,64 +121,3 @@ def _name(function: Any) -> str:  # noqa: ANN401 - any callable
     if isinstance(function, functools.partial):
         return f"partial({_name(function.func)})"
     return getattr(function, "__qualname__", type(function).__qualname__)
-
-
-def _parts(value: Any, within: tuple[int, ...] = ()) -> object:  # noqa: ANN401, PLR0911 - whatever a function may hold
-    """What makes up a function, or a value that it holds, as JSON.
-
-    :param within: ids of the functions and containers that ``value`` was found in: a function may hold itself.
-    """
-    if id(value) in within:
-        return "itself"
-    if isinstance(value, str | int | float | bool | None):
-        return value
-    if isinstance(value, bytes):
-        return value.hex()
-    held = functools.partial(_parts, within=(*within, id(value)))
-    if isinstance(value, functools.partial):
-        return [held(value.func), [held(v) for v in value.args], {k: held(v) for k, v in value.keywords.items()}]
-    if inspect.ismethod(value):
-        return [held(value.__func__), held(value.__self__)]
-    if inspect.isfunction(value):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
-        defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).items()]
-        return [_text(value), [held(v) for v in cells], [held(v) for v in defaults]]
-    if isinstance(value, list | tuple):
-        return [held(v) for v in value]
-    if isinstance(value, set | frozenset):
-        return sorted(fingerprint(held(v)) for v in value)
-    if isinstance(value, dict):
-        return {str(k): held(v) for k, v in value.items()}
-    return _object_parts(value, held)
-
-
-def _object_parts(value: Any, held: Callable[[Any], object]) -> object:  # noqa: ANN401 - any object or class
-    """A class or an object: its name, the code that calling it runs, and the fields of a dataclass.
-
-    Other attributes are left out: they may be handles and caches, which differ in every process.
-    """
-    kind = value if inspect.isclass(value) else type(value)
-    parts: list[object] = [f"{kind.__module__.rpartition('.')[2]}.{kind.__qualname__}"]
-    call = inspect.getattr_static(kind, "__call__", None)
-    if inspect.isfunction(call):
-        parts.append(_text(call))
-    if dataclasses.is_dataclass(value) and not inspect.isclass(value):
-        parts.append({field.name: held(getattr(value, field.name)) for field in dataclasses.fields(value)})
-    return parts
-
-
-def _filled(cell: Any) -> bool:  # noqa: ANN401 - types.CellType
-    try:
-        cell.cell_contents  # noqa: B018 - an empty cell raises
-    except ValueError:
-        return False
-    return True
-
-
-def _text(function: Callable[..., object]) -> str:
-    """Source of a function without comments and layout; its byte code where there is no source."""
-    try:
-        source = textwrap.dedent(inspect.getsource(function))
-        return ast.unparse(ast.parse(source))
-    except (OSError, SyntaxError):
-        return function.__code__.co_code.hex()
