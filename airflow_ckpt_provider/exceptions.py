@@ -2,14 +2,32 @@
 
 A message says what happened, to which key or table, and what to do next. The core raises these types; the operators
 map them to Airflow's once (``RetryableError`` and ``OutcomeUnknownError`` fail the try and let Airflow retry,
-``TerminalError`` fails the task at once). This module imports nothing, so that every layer can use it.
+``TerminalError`` fails the task at once). This module imports nothing of the provider, so that every layer can use it.
 """
 
 from __future__ import annotations
 
+import re
+
+#: Control and bidirectional characters, line separators and lone surrogates: a text that holds them does not say what it shows.
+UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def escaped(name: str) -> str:
+    """A name that somebody else has chosen, such as that of a file, for a message: in one line, and as it is read."""
+    return UNSAFE.sub(_escape, name)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found.group().encode("unicode_escape", "surrogatepass").decode()
+
 
 class CheckpointError(Exception):
     """Base of all errors of this provider."""
+
+    def __str__(self) -> str:
+        # Whatever a message repeats, it cannot pass for something else in a log. Lines are the message's own.
+        return "\n".join(map(escaped, super().__str__().split("\n")))
 
 
 class RetryableError(CheckpointError):

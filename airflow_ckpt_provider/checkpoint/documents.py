@@ -91,7 +91,8 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
     :param source: what is read, as the user wrote it.
     :param source_fingerprint: SHA-256 over everything that changes which rows are read.
     :param transform: name of the transform, empty for none.
-    :param transform_fingerprint: SHA-256 over its code, empty for none.
+    :param transform_fingerprint: SHA-256 over its code and what it uses, empty for none.
+    :param transform_version: what the user says instead of the fingerprint, which is empty then; None if they do not.
     :param restart_token: the explicit restart that opened this generation, if one did.
     :param replaces: the committed generation whose files the commit of this one removes, if it is to replace one.
     """
@@ -110,6 +111,7 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
     origin: Origin
     restart_token: str | None = None
     replaces: Generation | None = None
+    transform_version: str | None = None
 
     def __post_init__(self) -> None:
         if self.replaces is not None and self.replaces >= self.generation:
@@ -146,7 +148,9 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
         lines = [f"{what}: was {mine!r}, is now {theirs!r}" for what, mine, theirs in pairs if mine != theirs]
         if self.source_fingerprint != other.source_fingerprint:
             lines.append(f"source: was {_brief(self.source)}, is now {_brief(other.source)}")
-        if self.transform_fingerprint != other.transform_fingerprint:
+        if self.transform_version != other.transform_version:
+            lines.append(f"transform_version: was {self.transform_version!r}, is now {other.transform_version!r}")
+        elif self.transform_fingerprint != other.transform_fingerprint:
             was, now = self.transform or "none", other.transform or "none"
             lines.append(f"transform: was {was}, is now {now}" + (" with other code" if was == now else ""))
         return lines

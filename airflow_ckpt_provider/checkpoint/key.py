@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.exceptions import UNSAFE, InvalidInputError
 
 #: Longest key accepted, in characters. Keys are stored and shown whole, in snapshot summaries too.
 MAX_KEY_LENGTH = 512
@@ -15,14 +14,12 @@ MAX_KEY_LENGTH = 512
 #: Hex digits of the key's SHA-256 that name its folder and its files. 80 bits: a collision is detected by the header.
 KEY_HASH_LENGTH = 20
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-
 
 @dataclass(frozen=True)
 class IdempotenceKey:
     """A validated idempotence key.
 
-    :param value: the key: 1 to 512 characters, no control characters, no white space around it.
+    :param value: the key: 1 to 512 characters, no control or bidirectional characters, no white space around it.
     :raises InvalidInputError: if it is not one.
     """
 
@@ -46,8 +43,11 @@ class IdempotenceKey:
                 f"The idempotence key {self.value[:60]!r}... is {len(self.value)} characters long; at most {MAX_KEY_LENGTH} "
                 "are allowed. Use a shorter idempotence_key, for instance a digest of the long part."
             )
-        if _CONTROL.search(self.value):
-            raise InvalidInputError(f"The idempotence key {self.value!r} holds control characters.")
+        if UNSAFE.search(self.value):
+            raise InvalidInputError(
+                f"The idempotence key {self.value!a} holds control or bidirectional characters, or half of a surrogate pair. "
+                "Take them out: logs and tables show keys as they are."
+            )
 
     @cached_property
     def hash(self) -> str:

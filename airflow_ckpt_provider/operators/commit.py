@@ -46,7 +46,9 @@ class CheckpointCommitOperator(BaseOperator):
     A check is one of
 
     - SQL over the view ``staged``. Its one row's first column is the verdict: true, or a number other than zero, passes. Further
-      columns are shown: ``"SELECT max(amount) < 100, max(amount) FROM staged"``.
+      columns are shown: ``"SELECT max(amount) < 100, max(amount) FROM staged"``. It is one query, with those functions of Spark
+      that compute values; it reads no files. Values are bound:
+      ``("SELECT count(*) = 0 FROM staged WHERE day <> :day", {"day": "{{ ds }}"})``.
     - A function, or its name as ``"package.module:function"``, that is called with the staged rows: as a Spark DataFrame
       (``staged.dataframe``), as Arrow (``staged.batches(columns=None)``, ``staged.schema``), and counted (``staged.rows``), with
       ``staged.table`` and ``staged.keys``. None or True passes; False, a text that says why, or a failed ``assert`` does not.

@@ -28,11 +28,14 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
         files (templated)
     :param transform: a function from a ``pyarrow.RecordBatch`` to a batch, a table, or an iterable of batches; or its name as
         ``"package.module:function"``; None to write the rows as they are
+    :param transform_version: what stands for the transform's code in place of its fingerprint, which covers all that it uses:
+        change it whenever the rows that the transform makes change (templated)
     :param mode: how the rows land, in one snapshot: ``"append"``; ``"create"`` makes the table, which must not exist;
         ``"overwrite"`` replaces all rows, or those of ``overwrite_filter``; ``"overwrite_partitions"`` replaces the partitions
         that occur in the rows; ``"upsert"`` updates rows that have the same ``upsert_keys`` and inserts the others (templated)
     :param overwrite_filter: with ``overwrite``: the rows to replace, such as ``"day = '2026-01-01'"``; all new rows have to match
         it (templated)
+    :param overwrite_parameters: values of the filter's parameters: ``{"day": "{{ ds }}"}`` for ``"day = :day"`` (templated)
     :param upsert_keys: with ``upsert``: the columns that identify a row; null equals null (templated)
     :param when_matched: with ``upsert``: ``"update"`` (default) or ``"ignore"``
     :param when_not_matched: with ``upsert``: ``"insert"`` (default) or ``"ignore"``
@@ -57,8 +60,10 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
     :returns: the checkpoint reference, see ``airflow_ckpt_provider.checkpoint.reference.Reference``
     """
 
-    template_fields: Sequence[str] = ("table", "source", "mode", *parameters_in(ICEBERG), "branch", "idempotence_key", "spark_conf")
-    template_fields_renderers = {"spark_conf": "json", "table_properties": "json"}  # noqa: RUF012 - Airflow's own attribute
+    template_fields: Sequence[str] = (
+        "table", "source", "transform_version", "mode", *parameters_in(ICEBERG), "branch", "idempotence_key", "spark_conf",
+    )  # fmt: skip
+    template_fields_renderers = {"spark_conf": "json", "table_properties": "json", "overwrite_parameters": "json"}  # noqa: RUF012 - Airflow's own attribute
 
     def __init__(
         self,
@@ -66,8 +71,10 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
         table: str,
         source: Source | str,
         transform: Callable[..., Any] | str | None = None,
+        transform_version: str | None = None,
         mode: Mode = "append",
         overwrite_filter: str | None = None,
+        overwrite_parameters: Mapping[str, Any] | None = None,
         upsert_keys: Sequence[str] | str | None = None,
         when_matched: Literal["update", "ignore"] | None = None,
         when_not_matched: Literal["insert", "ignore"] | None = None,
@@ -89,6 +96,7 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
         super().__init__(
             source=source,
             transform=transform,
+            transform_version=transform_version,
             mode=mode,
             evolve_schema=evolve_schema,
             idempotence_key=idempotence_key,
@@ -101,6 +109,7 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
         )
         self.table = table
         self.overwrite_filter = overwrite_filter
+        self.overwrite_parameters = overwrite_parameters
         self.upsert_keys = upsert_keys
         self.when_matched = when_matched
         self.when_not_matched = when_not_matched

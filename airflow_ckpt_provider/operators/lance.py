@@ -35,6 +35,8 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         ``"package.module:function"``; None to write the rows as they are. With ``add_columns``: from a batch of ``read_columns`` to
         one with the new columns, with a row for each row in the same order. With ``create``, ``add_columns`` and ``evolve_schema``
         it is called with a few rows in the task itself, too, to learn which columns it makes
+    :param transform_version: what stands for the transform's code in place of its fingerprint, which covers all that it uses:
+        change it whenever the rows that the transform makes change (templated)
     :param mode: how the rows land, in one version: ``"append"``; ``"create"`` makes the dataset, which must not exist;
         ``"overwrite"`` replaces all rows, and with them the indexes; ``"upsert"`` replaces rows that have the same ``upsert_keys``
         and adds the others, without copying a row that stays; ``"add_columns"`` computes new columns for the rows that are there,
@@ -65,7 +67,9 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
     :returns: the checkpoint reference, see ``airflow_ckpt_provider.checkpoint.reference.Reference``
     """
 
-    template_fields: Sequence[str] = ("uri", "source", "mode", *parameters_in(LANCE), "idempotence_key", "spark_conf")
+    template_fields: Sequence[str] = (
+        "uri", "source", "transform_version", "mode", *parameters_in(LANCE), "idempotence_key", "spark_conf",
+    )  # fmt: skip
     template_fields_renderers = {"spark_conf": "json"}  # noqa: RUF012 - Airflow's own attribute
 
     def __init__(
@@ -74,6 +78,7 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         uri: str,
         source: Source | str | None = None,
         transform: Callable[..., Any] | str | None = None,
+        transform_version: str | None = None,
         mode: Mode = "append",
         upsert_keys: Sequence[str] | str | None = None,
         when_matched: Literal["update", "ignore"] | None = None,
@@ -95,6 +100,7 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         super().__init__(
             source=source,
             transform=transform,
+            transform_version=transform_version,
             mode=mode,
             evolve_schema=evolve_schema,
             idempotence_key=idempotence_key,

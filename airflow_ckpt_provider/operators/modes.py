@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ICEBERG: Taken = {
     "create": ("partition_by", "sort_by", "table_properties", "location"),
     "append": (),
-    "overwrite": ("overwrite_filter",),
+    "overwrite": ("overwrite_filter", "overwrite_parameters"),
     "overwrite_partitions": (),
     "upsert": ("upsert_keys", "when_matched", "when_not_matched"),
 }
@@ -64,6 +64,8 @@ def parameters_of(operator: Any, taken: Taken) -> JsonObject:  # noqa: ANN401 - 
         if name not in taken[mode]:
             (takes,) = (other for other, names in taken.items() if name in names)
             raise InvalidInputError(f"{name} belongs to mode={takes!r}; this is mode={mode!r}.")
+    if found.get("overwrite_parameters") is not None and not found.get("overwrite_filter"):
+        raise InvalidInputError("overwrite_parameters are values of parameters of overwrite_filter, and there is none.")
     if mode == "add_columns" and not found.get("read_columns"):
         raise InvalidInputError("mode='add_columns' needs read_columns: the columns that the transform is given.")
     if mode == "upsert":
@@ -113,6 +115,18 @@ def _mapping(name: str, value: object) -> object:
     return {str(key): str(item) for key, item in value.items()}
 
 
+def _values(name: str, value: object) -> object:
+    """Values of parameters; templates render to texts, which are compared as what their column is."""
+    if not isinstance(value, dict) or not all(isinstance(key, str) and key.isidentifier() for key in value):
+        raise InvalidInputError(f"{name}={value!r} is not a mapping from names of parameters to values.")
+    for key, item in value.items():
+        if not isinstance(item, str | int | float):
+            raise InvalidInputError(
+                f"{name}: the value of {key!r} is {item!r}, which is neither a text, nor a number, nor a boolean."
+            )
+    return dict(value)
+
+
 def _text(name: str, value: object) -> object:
     if not isinstance(value, str) or not value.strip():
         raise InvalidInputError(f"{name}={value!r} is not a text; a template may have rendered to nothing.")
@@ -130,6 +144,7 @@ _KINDS: Mapping[str, Callable[[str, object], object]] = {
     "stable_row_ids": _flag,
     "rows_per_split": _rows,
     "table_properties": _mapping,
+    "overwrite_parameters": _values,
 }
 
 
@@ -155,6 +170,19 @@ def require_transform(transform: object) -> None:
         parse_name(transform)
     elif transform is not None and not callable(transform):
         raise InvalidInputError(f"transform={transform!r} is neither a function nor a name like 'package.module:function'.")
+
+
+def require_version(transform: object, version: object) -> str | None:
+    """What is said in place of the transform's fingerprint, if anything is.
+
+    :raises InvalidInputError: if it is no text, or there is no transform.
+    """
+    if version is None or hasattr(version, "resolve"):
+        # An XCom is known at run time only.
+        return None
+    if transform is None:
+        raise InvalidInputError(f"transform_version={version!r} belongs to a transform, and there is none.")
+    return str(_text("transform_version", version))
 
 
 def require_usable(source: object, transform: object) -> None:

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.sources import source_options
 from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.operators.identity import default_key, instances_of, origin_of, restart_token
-from airflow_ckpt_provider.operators.modes import require_policies, require_usable
+from airflow_ckpt_provider.operators.modes import require_policies, require_usable, require_version
 from airflow_ckpt_provider.scan.lance_rows import PLACE
 from airflow_ckpt_provider.sources import Files, SparkDataFrame
 from airflow_ckpt_provider.sources.lance_rows import DatasetRows
@@ -50,6 +50,7 @@ class CheckpointedWriteOperator(BaseOperator):
         *,
         source: Source | str | None,
         transform: Callable[..., Any] | str | None,
+        transform_version: str | None,
         mode: str,
         evolve_schema: bool,
         idempotence_key: str | None,
@@ -64,9 +65,11 @@ class CheckpointedWriteOperator(BaseOperator):
         require_policies(on_change, on_rerun)
         self.evolve_schema = evolve_schema
         self._require_usable(mode, source, transform)
+        require_version(transform, transform_version)
         # Airflow renders templates inside a source in place: a copy of its own keeps mapped tasks apart.
         self.source = copy.copy(source)
         self.transform = transform
+        self.transform_version = transform_version
         self.mode = mode
         self.idempotence_key = idempotence_key
         self.on_change = on_change
@@ -187,6 +190,7 @@ class CheckpointedWriteOperator(BaseOperator):
             source=source,
             options=options,
             transform=_transform(self.transform, source),
+            transform_version=require_version(self.transform, self.transform_version),
             mode=self.mode,
             parameters=self._parameters(),
             connections=self._connections,

@@ -36,6 +36,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Plan, Split
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.sources.transform import Transform
+from airflow_ckpt_provider.transforms.fingerprint import fingerprint_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,6 +64,8 @@ class SparkDataFrame:
     :param id_column: one or several columns that identify a row; they may be null, and one id may have several rows
         (templated)
     :param buckets: number of splits
+    :param build_version: what stands for the code of ``build`` in place of its fingerprint, which covers all that it uses: change
+        it whenever the rows that it computes change (templated)
     :param parameters: keyword arguments of ``build``, JSON values; a date belongs here, not into ``current_date()``
         (templated)
     :param recover: what a retry skips. ``buckets``: those that are staged, before anything is shuffled; the input must be the
@@ -73,7 +76,7 @@ class SparkDataFrame:
     :raises InvalidInputError: when the DAG is parsed, for what cannot work
     """
 
-    template_fields = ("id_column", "parameters")
+    template_fields = ("id_column", "parameters", "build_version")
 
     #: A session is needed to compute the rows, so no executor can read a split by itself.
     needs_session: ClassVar[bool] = True
@@ -91,6 +94,7 @@ class SparkDataFrame:
         *,
         assert_unique: bool = False,
         reproducible: bool = False,
+        build_version: str | None = None,
     ) -> None:
         if not callable(build) and not (isinstance(build, str) and all(build.partition(":"))):
             raise InvalidInputError(f"SparkDataFrame({build!r}): must be a function or a name like 'package.module:function'.")
@@ -108,6 +112,7 @@ class SparkDataFrame:
         self.recover = recover
         self.assert_unique = assert_unique
         self.reproducible = reproducible
+        self.build_version = build_version
         _parameters_json(self.parameters)
 
     def __repr__(self) -> str:
@@ -133,11 +138,16 @@ class SparkDataFrame:
         """What decides which rows are computed, and into which splits they fall."""
         facts: JsonObject = {
             "dataframe": self.name,
-            "code": Transform(self._function()).fingerprint,
             "id_column": self.id_column,
             "buckets": self.buckets,
             "recover": self.recover,
         }
+        if self.build_version is None:
+            facts["code"] = fingerprint_of(self._function(), self.name, "build_version")
+        elif isinstance(self.build_version, str) and self.build_version.strip():
+            facts["build_version"] = self.build_version
+        else:
+            raise InvalidInputError(f"SparkDataFrame(build_version={self.build_version!r}) is not a text.")
         if self.parameters:
             facts["parameters"] = _parameters_json(self.parameters)
         if self.assert_unique:

@@ -33,6 +33,9 @@ class Generations:
         self._table = table
         self._request = request
         self._source_plan = source_plan
+        # Before anything of the user's runs here, which may change what it uses, and before any session starts.
+        self._described = request.source.describe()
+        self._code = _fingerprint(request)
         #: What an evolution of the table's schema changed, one readable line each.
         self.evolved: list[str] = []
 
@@ -202,7 +205,6 @@ class Generations:
 
     def _header(self, generation: int, binding: TableBinding, replaces: int | None) -> Header:
         request = self._request
-        described = request.source.describe()
         return Header(
             key=request.key.value,
             generation=generation,
@@ -210,12 +212,17 @@ class Generations:
             table=binding,
             mode=request.mode,
             parameters=request.parameters,
-            source=described,
-            source_fingerprint=fingerprint(described),
+            source=self._described,
+            source_fingerprint=fingerprint(self._described),
             transform=request.transform.name if request.transform else "",
-            transform_fingerprint=request.transform.fingerprint if request.transform else "",
+            transform_fingerprint=self._code,
             connections=request.connections,
             origin=request.origin,
             restart_token=request.restart_token,
             replaces=replaces,
+            transform_version=request.transform_version,
         )
+
+
+def _fingerprint(request: WriteRequest) -> str:
+    return "" if request.transform is None or request.transform_version is not None else request.transform.fingerprint

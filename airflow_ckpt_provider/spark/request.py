@@ -38,6 +38,7 @@ class WriteRequest:
     :param on_rerun: what to do if the key is committed.
     :param evolve_schema: let the table's schema grow before the first row is staged.
     :param sample: the first rows of a source that nothing but a Spark session can read; asked only if their columns are needed.
+    :param transform_version: what binds the key in place of the transform's fingerprint, if the user says so.
     :param restart_token: identifies an explicit wish to start anew; the same token is served once.
     """
 
@@ -54,6 +55,7 @@ class WriteRequest:
     evolve_schema: bool = False
     sample: Callable[[], Iterable[pa.RecordBatch]] | None = None
     restart_token: str | None = None
+    transform_version: str | None = None
 
 
 class SourcePlan:

@@ -6,11 +6,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.transforms.values import Held, leaf
+from airflow_ckpt_provider.transforms.values import Held, leaf, parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from airflow_ckpt_provider.transforms.values import Form
 
 
@@ -31,7 +29,7 @@ def _numpy(value: Any) -> Form | None:  # noqa: ANN401 - any value of NumPy
     if isinstance(value, np.dtype):
         return _dtype(value)
     if isinstance(value, np.generic) and not isinstance(value, np.void | np.object_):
-        return iter([b"scalar", Held("dtype", value.dtype), value.tobytes()])
+        return parts(b"scalar", Held("dtype", value.dtype), value.tobytes())
     if type(value) in {np.ndarray, np.memmap}:
         return _ndarray(value)
     return None
@@ -63,7 +61,8 @@ def _ndarray(array: Any) -> Form:  # noqa: ANN401 - a NumPy array
     elif array.dtype.hasobject or array.dtype.kind == "T":
         yield Held("items", array.ravel().tolist())
     else:
-        yield memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)) if array.size else b""
+        flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        yield memoryview(flat) if array.size else b""
 
 
 # -- Arrow ------------------------------------------------------------------------------------------------------------
@@ -80,7 +79,7 @@ def _arrow(value: Any) -> Form | None:  # noqa: ANN401 - any value of Arrow
             [b"field", Held("name", value.name), Held("type", value.type), leaf(value.nullable), Held("metadata", value.metadata)]
         )
     elif isinstance(value, pa.Schema):
-        form = iter([b"schema", Held("fields", list(value)), Held("metadata", value.metadata)])
+        form = parts(b"schema", Held("fields", list(value)), Held("metadata", value.metadata))
     elif isinstance(value, pa.Array):
         form = _array(value)
     elif isinstance(value, pa.ChunkedArray):
@@ -88,11 +87,11 @@ def _arrow(value: Any) -> Form | None:  # noqa: ANN401 - any value of Arrow
     elif isinstance(value, pa.RecordBatch | pa.Table):
         form = _table(value)
     elif isinstance(value, pa.Scalar):
-        form = iter([b"arrow scalar", Held("value", pa.array([value], value.type))])
+        form = parts(b"arrow scalar", Held("value", pa.array([value], value.type)))
     elif type(value).__name__.endswith("Options") and hasattr(value, "serialize"):
-        form = iter([b"options", type(value).__name__.encode(), value.serialize().to_pybytes()])
+        form = parts(b"options", type(value).__name__.encode(), value.serialize().to_pybytes())
     elif isinstance(value, pa.Buffer):
-        form = iter([b"buffer", memoryview(value)])
+        form = parts(b"buffer", memoryview(value))
     return form
 
 
@@ -149,7 +148,7 @@ def _array(array: Any) -> Form:  # noqa: ANN401 - an array
     yield from _content(array)
 
 
-def _content(array: Any) -> Iterator[bytes | memoryview | Held]:  # noqa: ANN401 - an array
+def _content(array: Any) -> Form:  # noqa: ANN401 - an array
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,10 +1,10 @@
 """Canonical forms of code: functions and classes of the user's own by what they say and use, those of libraries by their version.
 
-What a function uses: its defaults, the variables that it closes over, and the globals that it names, each as far as it names them:
-of a module of the user's own the attribute, of one of a library the version. Methods count with the class that they belong to.
+What a function uses: its defaults, the variables that it closes over, and the globals that it names, each as far as it names
+them: of a module of the user's own the attribute, of one of a library the version. Methods count with the class they belong to.
 
-Names that the code assigns while it runs do not count, nor do containers that it changes: they are memories of what was done before. A
-method counts as run if something that runs names it; so a setter that the DAG file calls before the stage does not hide what it set.
+Names that the code assigns while it runs do not count, nor do containers that it changes: they are memories of what was done
+before. A method counts as run if something that runs names it; so a setter that the DAG file calls does not hide what it set.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import sys
 import types
 from collections.abc import MutableMapping, MutableSequence, MutableSet
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.transforms import source
-from airflow_ckpt_provider.transforms.values import Held, ignored, leaf
+from airflow_ckpt_provider.transforms.values import Held, ignored, leaf, parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,8 @@ _PLACES = {"__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "_
 
 #: Methods that make an object: what they assign is what it is.
 _MAKERS = {
-    "__init__", "__init_subclass__", "__new__", "__post_init__", "__attrs_post_init__", "__set_name__", "__setattr__", "__setstate__",
+    "__init__", "__init_subclass__", "__new__", "__post_init__", "__attrs_post_init__", "__set_name__", "__setattr__",
+    "__setstate__",
 }  # fmt: skip
 
 #: Members of classes, beside methods, whose names begin and end with underscores and that count.
@@ -64,30 +66,31 @@ class CodeForms:
         self.assigned: set[tuple[int, str]] = set()
         self.names: set[str] = set()
 
-    def form(self, value: Any) -> Form | None:  # noqa: ANN401, PLR0911 - any value; one line for each kind of code
+    def form(self, value: Any) -> Form | None:  # noqa: ANN401, C901, PLR0911 - any value; one line for each kind of code
         """The form of code; None for what is none."""
         if isinstance(value, functools.partial):
             return _partial(value)
+        if self._is_exported(value):
+            return parts(b"library method", self._library(value))
         if isinstance(value, types.MethodType):
             self.names.add(value.__func__.__name__)
-            return iter([b"method", Held("self", value.__self__), Held(value.__func__.__name__, value.__func__)])
+            return parts(b"method", Held("self", value.__self__), Held(value.__func__.__name__, value.__func__))
         if isinstance(value, types.FunctionType):
             return self._function(value) if self._origins.of_function(value) is None else self._library_function(value)
         if isinstance(value, functools._lru_cache_wrapper):  # noqa: SLF001 - it has no public name
-            return iter([b"cached", Held(_name(value), value.__wrapped__)])
+            return parts(b"cached", Held(_name(value), value.__wrapped__))
         if isinstance(value, staticmethod | classmethod):
-            return iter([type(value).__name__.encode(), Held(_name(value), value.__func__)])
+            return parts(type(value).__name__.encode(), Held(_name(value), value.__func__))
         if isinstance(value, property):
-            parts = {"get": value.fget, "set": value.fset, "delete": value.fdel}
-            return iter([b"property", *(Held(name, part) for name, part in parts.items())])
+            return parts(b"property", Held("get", value.fget), Held("set", value.fset), Held("delete", value.fdel))
         if isinstance(value, functools.cached_property):
-            return iter([b"cached property", Held("get", value.func)])
+            return parts(b"cached property", Held("get", value.func))
         if isinstance(value, functools.partialmethod):
             return iter(
                 [b"partialmethod", Held("function", value.func), Held("arguments", value.args), Held("names", value.keywords)]
             )
         if isinstance(value, type):
-            return self._class(value) if self._origins.of(value) is None else iter([b"class", self._library(value)])
+            return self._class(value) if self._origins.of(value) is None else parts(b"class", self._library(value))
         if _is_native(value):
             return self._native(value)
         return _spark_function(value)
@@ -189,23 +192,29 @@ class CodeForms:
             module = importlib.import_module(name)
         except Exception:  # noqa: BLE001 - a module of the user's that only the executors have; the code says its name
             return
-        top = module if wanted.level or "." not in name else importlib.import_module(name)
+        top = importlib.import_module(name.partition(".")[0]) if wanted.of_package else module
         for chain in wanted.chains:
             if chain and not hasattr(top, chain[0]):
                 try:
                     importlib.import_module(f"{name}.{chain[0]}")
-                except ImportError:
+                except Exception:  # noqa: BLE001 - as above
                     continue
-            yield from self._reached(top, name, chain)
+            yield from self._reached(top, top.__name__, chain)
 
     def _library_function(self, function: types.FunctionType) -> Form:
         """A library's function: its name and version, and what the user gave to it, if it was made by a decorator."""
         yield b"library function"
         yield self._library(function)
         for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            if _is_filled(cell) and not _remembers(cell.cell_contents):
+            if _is_filled(cell) and variable != "cache_token" and not _remembers(cell.cell_contents):
                 yield variable.encode()
                 yield Held(variable, cell.cell_contents)
+
+    def _is_exported(self, value: Any) -> bool:  # noqa: ANN401 - any value
+        """Whether a library offers this method of an object of its own as a function, as ``random`` does with ``random.random``."""
+        owner = getattr(value, "__self__", None) if isinstance(value, types.MethodType | types.BuiltinMethodType) else None
+        module = None if owner is None or isinstance(owner, type) else sys.modules.get(type(owner).__module__)
+        return module is not None and self._origins.of(module) is not None and getattr(module, value.__name__, None) == value
 
     def _native(self, value: Any) -> Form:  # noqa: ANN401 - a callable that is not written in Python
         yield b"native function"
@@ -308,7 +317,7 @@ def _spark_function(value: Any) -> Form | None:  # noqa: ANN401 - any value
         return None
     returns = value._returnType  # noqa: SLF001 - the public attribute asks a session to read it
     kept = returns if isinstance(returns, str) else returns.json()
-    return iter([b"spark function", Held("func", value.func), leaf((kept, value.evalType, value.deterministic))])
+    return parts(b"spark function", Held("func", value.func), leaf((kept, value.evalType, value.deterministic)))
 
 
 def _remembers(value: object) -> bool:

@@ -1,8 +1,8 @@
 """The fingerprint of a user's function: a digest of what it says and of all that it uses, the same in every process.
 
-It is what tells a retry that the code is not what the splits of the first try were written with (I6): so it covers too much rather than
-too little, and what has no stable form is refused instead of being passed over. Not covered is what the code reads when it runs: files,
-environment variables, other services.
+It is what tells a retry that the code is not what the splits of the first try were written with (I6): so it covers too much
+rather than too little, and what has no stable form is refused instead of being passed over. Not covered is what the code reads
+when it runs: files, environment variables, other services.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class _Look:
         finally:
             self._done = done
 
-    def _begin(self, label: str, value: object, frames: list[_Frame], way: list[str]) -> bytes | None:
+    def _begin(self, label: str, value: object, frames: list[_Frame], way: list[str]) -> bytes | None:  # noqa: PLR0911 - cases
         """The digest of a value; None if it is being looked at from now on."""
         if type(value) in LEAVES:
             return self._leaf(value)

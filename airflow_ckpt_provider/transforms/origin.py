@@ -41,7 +41,8 @@ class Origins:
         top = name.partition(".")[0]
         if top == OURS:
             return f"{OURS} {__version__}"
-        if top == self._package and top not in sys.stdlib_module_names:
+        if top == self._package and top not in sys.stdlib_module_names and (file is None or file.endswith(".py")):
+            # What is compiled does not say what it does.
             return None
         if file is None:
             return PYTHON if top in sys.stdlib_module_names else None

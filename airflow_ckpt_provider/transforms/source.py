@@ -10,11 +10,11 @@ import ast
 import dis
 import linecache
 import marshal
-from collections.abc import Iterator
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import FunctionType
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -42,11 +42,13 @@ class Change(NamedTuple):
 class Import(NamedTuple):
     """An import inside a function, and what is used of it.
 
+    :param of_package: whether ``chains`` begin at the top-level package, as after ``import shop.rules``.
     :param chains: attributes that the function names behind what is imported; empty for the thing itself.
     """
 
     module: str
     level: int
+    of_package: bool
     chains: tuple[tuple[str, ...], ...]
 
 
@@ -132,7 +134,14 @@ def imports(node: FunctionNode) -> list[Import]:
         if isinstance(part, ast.ImportFrom):
             for alias in part.names:
                 used = chains.get(alias.asname or alias.name, {()})
-                found.append(Import(part.module or "", part.level, tuple(sorted((alias.name, *chain) for chain in used))))
+                found.append(
+                    Import(
+                        part.module or "",
+                        part.level,
+                        of_package=False,
+                        chains=tuple(sorted((alias.name, *chain) for chain in used)),
+                    )
+                )
         elif isinstance(part, ast.Import):
             for alias in part.names:
                 own = tuple(alias.name.split(".")[1:])
@@ -140,7 +149,7 @@ def imports(node: FunctionNode) -> list[Import]:
                     used = {(*own, *chain) for chain in chains.get(alias.asname, ())}
                 else:
                     used = chains.get(alias.name.partition(".")[0], set())
-                found.append(Import(alias.name, 0, tuple(sorted(used))))
+                found.append(Import(alias.name, 0, of_package=True, chains=tuple(sorted(used))))
     return sorted(set(found))
 
 
@@ -212,8 +221,7 @@ def _place(functions: list[FunctionNode], code: CodeType) -> FunctionNode | None
 def _inside(code: CodeType, body: ast.expr) -> bool:
     places = [place for place in code.co_positions() if None not in place and place[2:] != (0, 0)]
     start, end = (body.lineno, body.col_offset), _end(body)
-    # pylint would miss that None was ruled out; so does mypy.
-    return bool(places) and all(start <= (p[0], p[2]) and (p[1], p[3]) <= end for p in places)  # type: ignore[operator]
+    return bool(places) and all(start <= (p[0], p[2]) and (p[1], p[3]) <= end for p in places)
 
 
 def _end(node: FunctionNode | ast.expr) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Canonical forms of data: what Python calls equal, in type and content, has one form, in every process.
 
-A form is a generator of bytes and of values that it holds, whose digests it is sent. Decision: the order of a mapping's members does
-not count, except of an ``OrderedDict``: nor does it for ``==``, and a dictionary that was made of a set has another in each process.
+A form is a generator of bytes and of values that it holds, whose digests it is sent. Decision: the order of a mapping's members
+does not count, except of an ``OrderedDict``: nor does it for ``==``, and a dictionary made of a set has another in each process.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ import threading
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Generator, Iterable, Mapping
 
 
 class Held(NamedTuple):
@@ -39,7 +38,12 @@ class Held(NamedTuple):
 
 
 #: A form, which is sent the digest of each ``Held``.
-Form: TypeAlias = "Iterator[bytes | memoryview | Held]"
+Form: TypeAlias = "Generator[bytes | memoryview | Held, bytes, None]"
+
+
+def parts(*found: bytes | memoryview | Held) -> Form:
+    """A form of these parts."""
+    yield from found
 
 
 class UnstableError(Exception):
@@ -79,12 +83,12 @@ def ignored(value: object) -> bool:
     return isinstance(value, _IGNORED)
 
 
-def leaf(value: object) -> bytes:
+def leaf(value: Any) -> bytes:  # noqa: ANN401 - a leaf
     """A value of one of the ``LEAVES``. Version 2 of the format knows neither interned texts nor references."""
     return marshal.dumps(value, 2)
 
 
-def plain(value: object) -> bytes | None:
+def plain(value: Any) -> bytes | None:  # noqa: ANN401 - any value
     """Lists, tuples, mappings and sets of leaves as a whole, which is fast; None for what holds anything else."""
     if isinstance(value, set | frozenset):
         kinds = set(map(type, value))
@@ -111,7 +115,7 @@ def _members(value: Any) -> Iterable[object]:  # noqa: ANN401 - a plain value
     return value if kind is list or kind is tuple else ()
 
 
-def _ordered(value: Any) -> object:  # noqa: ANN401 - a plain value
+def _ordered(value: Any) -> Any:  # noqa: ANN401 - a plain value
     """``value`` with its mappings as tuples that begin with an ellipsis, which plain values do not hold."""
     kind = type(value)
     if kind is dict:
@@ -142,7 +146,7 @@ def sequence(kind: str, values: Iterable[object]) -> Form:
 
 def unordered(kind: str, values: Iterable[object]) -> Form:
     """Values in any order."""
-    digests = []
+    digests: list[bytes] = []
     for value in values:
         digests.append((yield Held(_short(value), value, alone=True)))  # noqa: PERF401 - what is sent back
     yield kind.encode()
@@ -151,7 +155,7 @@ def unordered(kind: str, values: Iterable[object]) -> Form:
 
 def mapping(kind: str, values: Mapping[Any, object]) -> Form:
     """Members in any order."""
-    keys = []
+    keys: list[tuple[bytes, object]] = []
     for key in values:
         keys.append(((yield Held(_short(key), key, alone=True)), key))  # noqa: PERF401 - what is sent back
     yield kind.encode()
@@ -177,22 +181,22 @@ def container(value: Any) -> Form | None:  # noqa: ANN401 - any value
 # -- values whose state Python does not tell, or tells in other ways in other versions -----------------------------------
 
 
-def known(value: Any) -> Form | None:  # noqa: ANN401 - any value
+def known(value: Any) -> Form | None:  # noqa: ANN401, PLR0911 - any value; one line for each kind
     """The form of a value of a kind that is known here; None for others."""
     if isinstance(value, pathlib.PurePath):
-        return iter([b"path", b"windows" if isinstance(value, pathlib.PureWindowsPath) else b"posix", Held("path", str(value))])
+        return parts(b"path", b"windows" if isinstance(value, pathlib.PureWindowsPath) else b"posix", Held("path", str(value)))
     if isinstance(value, re.Pattern):
-        return iter([b"pattern", Held("pattern", value.pattern), leaf(value.flags)])
+        return parts(b"pattern", Held("pattern", value.pattern), leaf(value.flags))
     if isinstance(value, memoryview):
-        return iter([b"memoryview", value.format.encode(), leaf(value.shape), value.tobytes()])
+        return parts(b"memoryview", value.format.encode(), leaf(value.shape), value.tobytes())
     if isinstance(value, struct.Struct):
-        return iter([b"struct", Held("format", value.format)])
+        return parts(b"struct", Held("format", value.format))
     if value is NotImplemented:
-        return iter([b"NotImplemented"])
+        return parts(b"NotImplemented")
     if type(value) is object:
-        return iter([b"object"])
+        return parts(b"object")
     if isinstance(value, enum.Enum):
-        return iter([b"member", Held(type(value).__name__, type(value)), leaf(value.name or ""), Held("value", value.value)])
+        return parts(b"member", Held(type(value).__name__, type(value)), leaf(value.name or ""), Held("value", value.value))
     if isinstance(value, weakref.ref | weakref.WeakSet | weakref.WeakKeyDictionary | weakref.WeakValueDictionary):
         raise UnstableError("a weak reference")
     return None
@@ -201,7 +205,7 @@ def known(value: Any) -> Form | None:  # noqa: ANN401 - any value
 # -- objects ----------------------------------------------------------------------------------------------------------
 
 
-def object_form(value: Any, keeps: Callable[[str], bool]) -> Form:  # noqa: ANN401 - any object
+def object_form(value: Any, keeps: Callable[[str], bool]) -> Form:  # noqa: ANN401, C901 - any object
     """What an object says of itself when it is pickled: its class, and its state by attribute.
 
     :param keeps: whether an attribute of it counts.
@@ -212,7 +216,7 @@ def object_form(value: Any, keeps: Callable[[str], bool]) -> Form:  # noqa: ANN4
         yield Held("class", type(value))
         yield reduced.encode()
         return
-    make, arguments, state, items, members, *_ = (*reduced, None, None, None, None)
+    make, arguments, state, items, members, *_ = [*reduced, None, None, None, None]
     if getattr(make, "__module__", None) == "copyreg" or make is getattr(copyreg, "__newobj__", None):
         yield b"object"
     else:
@@ -222,7 +226,7 @@ def object_form(value: Any, keeps: Callable[[str], bool]) -> Form:  # noqa: ANN4
     given = [part for part in arguments if part is not type(value)]
     if given:
         yield Held("arguments", given)
-    slotted = isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict) and isinstance(state[0], dict | None)  # type: ignore[misc]
+    slotted = isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict) and isinstance(state[0], dict | None)
     for part in state if slotted else (state,):
         if isinstance(part, dict):
             for name in sorted(part, key=str):

@@ -83,6 +83,8 @@ DIFFERENCES = {
     "source:": {"source": {"files": "s3://landing/other"}, "source_fingerprint": "c3" * 32},
     "transform:": {"transform": "shop.transforms:other", "transform_fingerprint": "d4" * 32},
     "with other code": {"transform_fingerprint": "d4" * 32},
+    "transform_version: was '3', is now '4'": {"transform_version": "4", "transform_fingerprint": "d4" * 32},
+    "transform_version: was '3', is now None": {"transform_version": None},
     "is now none": {"transform": "", "transform_fingerprint": ""},
 }
 

@@ -7,7 +7,7 @@ from support.samples import KEY
 
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, generation_of, id_of
-from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.exceptions import InvalidInputError, escaped
 
 
 @pytest.mark.parametrize("value", ["", " ", "\t", "\n", " key", "key ", "key\n"])
@@ -16,10 +16,24 @@ def test_an_empty_or_padded_key_is_refused_with_a_hint_at_the_template(value):
         IdempotenceKey(value)
 
 
-@pytest.mark.parametrize("letter", ["\x00", "\x01", "\x1f", "\x7f", "\n", "\t", "\r"])
-def test_a_key_with_a_control_character_inside_is_refused(letter):
-    with pytest.raises(InvalidInputError, match="control"):
+UNSAFE = [
+    *("\x00", "\x01", "\x1b", "\x1f", "\x7f", "\x9b", "\n", "\t", "\r", "\u2028", "\u2029"),
+    *("\u200e", "\u200f", "\u061c", "\u202a", "\u202e", "\u2066", "\u2069", "\ud800", "\udfff"),
+]
+
+
+@pytest.mark.parametrize("letter", UNSAFE, ids=ascii)
+def test_a_key_with_a_control_or_bidirectional_character_inside_is_refused_and_not_shown(letter):
+    with pytest.raises(InvalidInputError, match="control or bidirectional") as refused:
         IdempotenceKey(f"a{letter}b")
+    assert letter not in str(refused.value)
+
+
+@pytest.mark.parametrize("letter", UNSAFE, ids=ascii)
+def test_a_message_shows_what_it_repeats_as_it_is_read(letter):
+    assert escaped(f"a{letter}b").isprintable()
+    assert letter == "\n" or letter not in str(InvalidInputError(f"a{letter}b"))
+    assert str(InvalidInputError("one\ntwo ä 鍵 🙂")) == "one\ntwo ä 鍵 🙂"
 
 
 def test_a_key_of_512_characters_is_the_longest():

@@ -10,7 +10,7 @@ import pytest
 from airflow_ckpt_provider.exceptions import InvalidInputError, NotSupportedYetError
 from airflow_ckpt_provider.operators.iceberg import CheckpointedIcebergWriteOperator
 from airflow_ckpt_provider.sensors.checkpoint import CheckpointSensor
-from airflow_ckpt_provider.sources import Files, LanceDataset
+from airflow_ckpt_provider.sources import Files, LanceDataset, SparkDataFrame
 
 
 def stage(**changes):
@@ -47,6 +47,9 @@ def test_every_mode_is_taken_with_its_parameters():
         ({"on_rerun": "again"}, "again"),
         ({"transform": "shop.transforms.clean"}, "package.module:function"),
         ({"transform": 7}, "7"),
+        ({"transform_version": "1"}, "there is none"),
+        ({"transform": "shop:clean", "transform_version": " "}, "transform_version"),
+        ({"transform": "shop:clean", "transform_version": 1}, "transform_version=1"),
         ({"source": 7}, "7"),
         ({"mode": "upsert"}, "upsert_keys"),
         ({"mode": "upsert", "upsert_keys": []}, "upsert_keys"),
@@ -55,6 +58,9 @@ def test_every_mode_is_taken_with_its_parameters():
         ({"upsert_keys": ["id"]}, "mode='upsert'"),
         ({"mode": "append", "overwrite_filter": "id = 1"}, "mode='overwrite'"),
         ({"mode": "overwrite", "overwrite_filter": " "}, "overwrite_filter"),
+        ({"mode": "overwrite", "overwrite_parameters": {"day": "1"}}, "and there is none"),
+        ({"mode": "overwrite", "overwrite_filter": "d = :d", "overwrite_parameters": {"d": [1]}}, "'d' is"),
+        ({"mode": "overwrite", "overwrite_filter": "d = :d", "overwrite_parameters": "d"}, "not a mapping"),
         ({"mode": "append", "partition_by": ["day(at)"]}, "mode='create'"),
         ({"mode": "create", "table_properties": "a=b"}, "table_properties"),
     ],
@@ -65,6 +71,13 @@ def test_a_wrong_parameter_is_refused_at_parse_time_and_named(wrong, named):
         stage(**wrong)
 
 
+def test_a_function_is_not_looked_into_when_a_dag_is_parsed(tmp_path):
+    with (tmp_path / "log").open("w") as handle:
+        stage(transform=lambda batch: (batch, handle))
+        stage(source=SparkDataFrame(lambda spark: (spark, handle), "id"))
+        stage(transform=lambda batch: batch, transform_version="{{ params.version }}")
+
+
 def test_a_wrong_sensor_target_is_refused_at_parse_time():
     with pytest.raises(InvalidInputError, match="until"):
         CheckpointSensor(task_id="wait", checkpoint="key", until="done")
@@ -72,8 +85,8 @@ def test_a_wrong_sensor_target_is_refused_at_parse_time():
 
 def test_templated_fields_are_those_that_users_expect():
     assert {
-        "table", "source", "mode", "overwrite_filter", "upsert_keys", "when_matched", "when_not_matched", "partition_by", "sort_by",
-        "table_properties", "location", "branch", "idempotence_key", "spark_conf",
+        "table", "source", "transform_version", "mode", "overwrite_filter", "overwrite_parameters", "upsert_keys", "when_matched",
+        "when_not_matched", "partition_by", "sort_by", "table_properties", "location", "branch", "idempotence_key", "spark_conf",
     } == set(CheckpointedIcebergWriteOperator.template_fields)  # fmt: skip
     assert {"uri", "columns", "filter"} == set(Files.template_fields)
 

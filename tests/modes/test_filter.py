@@ -171,3 +171,63 @@ def test_a_retry_after_the_table_moved_writes_only_what_that_affects(tmp_path):
     assert len(again.checkpoint.staged_ids()) == len(staged) + 1
     world.commit(again)
     assert_same_everywhere(world.table(), WHERE.after(BEFORE + more, NEW, SPECS["unpartitioned"]))
+
+
+# -- parameters -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "same"),
+    [
+        ("kind = :kind", {"kind": "north"}, "kind = 'north'"),
+        (
+            "kind in (:a, :b) and not value > :most",
+            {"a": "north", "b": "south", "most": 0.5},
+            "kind in ('north', 'south') and not value > 0.5",
+        ),
+        ("kind not in (:a, 'south') or id >= :id", {"a": "north", "id": "106"}, "kind not in ('north', 'south') or id >= 106"),
+        ("id between :low and :high", {"low": 101, "high": 103}, "id between 101 and 103"),
+        ("at >= :at", {"at": "2026-01-01T14:00:00"}, "at >= '2026-01-01T14:00:00'"),
+        ("kind = ':kind' or kind = :kind", {"kind": "north"}, "kind = 'north'"),
+    ],
+)
+def test_values_of_parameters_stand_where_literals_would(tmp_path, text, values, same):
+    left = []
+    for name, parameters in (
+        ("one", {"overwrite_filter": text, "overwrite_parameters": values}),
+        ("other", {"overwrite_filter": same}),
+    ):
+        world = world_with(tmp_path / name, SPECS["several"])
+        world.commit(world.stage(world.request(mode="overwrite", parameters=parameters)))
+        left.append(world.ids())
+    assert left[0] == left[1]
+    assert len(left[0]) < len(BEFORE)
+
+
+@pytest.mark.parametrize(
+    "value", ["north' or true or kind = '", "north\\", "north\\' or id > 0 or kind = '", "' or id is not null --"]
+)
+def test_no_value_becomes_a_part_of_the_filter(tmp_path, value):
+    world = world_with(tmp_path, SPECS["unpartitioned"])
+    before = world.ids()
+    parameters = {"overwrite_filter": "kind = :kind", "overwrite_parameters": {"kind": value}}
+    world.commit(world.stage(world.request(mode="overwrite", parameters=parameters)))
+    assert world.ids() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "said"),
+    [
+        ("kind = :kind", {}, r"has the parameter :kind, which is not in overwrite_parameters"),
+        ("kind = ':kind'", {"kind": "north"}, r"has no such parameter.*without quotes"),
+        ("kind like :kind", {"kind": "n%"}, "as a pattern"),
+        ("id = :id", {"id": "x"}, "does not fit the table"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused_before_anything_is_written(tmp_path, text, values, said):
+    world = world_with(tmp_path, SPECS["unpartitioned"])
+    before = world.ids()
+    with pytest.raises(InvalidInputError, match=said):
+        world.stage(world.request(mode="overwrite", parameters={"overwrite_filter": text, "overwrite_parameters": values}))
+    assert world.ids() == before
+    assert world.files_on_disk() <= world.referenced_files()

@@ -85,6 +85,28 @@ def test_a_promise_that_it_is_reproducible_changes_no_row_and_binds_nothing():
     assert SparkDataFrame(build, "id", reproducible=True).describe() == SparkDataFrame(build, "id").describe()
 
 
+LIMIT = 1
+
+
+def limited(spark: SparkSession) -> DataFrame:
+    return spark.range(LIMIT)
+
+
+def test_what_build_uses_is_bound_too_and_a_version_stands_for_it(monkeypatch, tmp_path):
+    before = SparkDataFrame(limited, "id").describe()
+    versions = [SparkDataFrame(limited, "id", build_version=version).describe() for version in "12"]
+    monkeypatch.setattr(f"{__name__}.LIMIT", 2)
+    assert SparkDataFrame(limited, "id").describe() != before
+    assert [SparkDataFrame(limited, "id", build_version=version).describe() for version in "12"] == versions
+    assert versions[0] != versions[1]
+    with (tmp_path / "log").open("w") as handle:
+        monkeypatch.setattr(f"{__name__}.LIMIT", handle)
+        with pytest.raises(InvalidInputError, match=r'limited → LIMIT is a .*pass build_version="1"'):
+            SparkDataFrame(limited, "id").describe()
+    with pytest.raises(InvalidInputError, match="build_version=' '"):
+        SparkDataFrame(limited, "id", build_version=" ").describe()
+
+
 def test_a_plan_has_one_split_per_bucket_and_is_never_planned_anew():
     source = SparkDataFrame(build, "id", buckets=3)
     plan = source.plan({})

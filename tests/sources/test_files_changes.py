@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 from support.reading import read_split, splits_of
 
-from airflow_ckpt_provider.exceptions import InputChangedError
+from airflow_ckpt_provider.exceptions import InputChangedError, RetryableError
 from airflow_ckpt_provider.sources import Files
 
 
@@ -89,6 +89,25 @@ def test_many_changed_files_are_counted_and_ten_are_named(tmp_path):
     with pytest.raises(InputChangedError, match="15 input file") as refused:
         source.verify(splits, {})
     assert str(refused.value).count(" is gone") == 10
+
+
+@pytest.mark.parametrize("name", ["a\u202egnp.parquet", "a\nINFO landed.parquet", "a\x1b[2J.parquet"], ids=ascii)
+def test_the_name_of_a_file_is_shown_as_it_is_read_and_in_one_line(tmp_path, name):
+    put(tmp_path / name, 1)
+    source = Files(str(tmp_path))
+
+    def looks():
+        splits = splits_of(source)
+        removed(tmp_path / name)
+        source.verify(splits, {})
+
+    # Names that object storage cannot have are refused by the listing already.
+    with pytest.raises((InputChangedError, RetryableError)) as refused:
+        looks()
+    message = str(refused.value)
+    assert ascii(name)[1:-1] in message
+    assert all(line.isprintable() for line in message.split("\n"))
+    assert not any(line.startswith("INFO") for line in message.split("\n"))
 
 
 def test_a_copied_back_file_with_its_time_is_the_same_file(source, tmp_path):

@@ -68,6 +68,7 @@ HEADER = Header(
     connections=Connections(table="iceberg_default", spark="spark_default", checkpoint="checkpoint_default"),
     origin=Origin(dag_id="shop", task_id="stage_orders", run_id="scheduled__2026-01-01T00:00:00+00:00", map_index=-1),
     restart_token=None,
+    transform_version="3",
 )
 
 PLAN = Plan(

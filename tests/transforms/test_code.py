@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import subprocess
@@ -421,6 +422,58 @@ def test_an_object_without_readable_state_is_refused(what):
         getattr(made, "close", lambda: None)()
 
 
+def test_functions_that_a_library_makes_of_an_object_of_its_own_count_by_their_names():
+    from random import randint, random
+
+    def clean(batch):
+        return random(), randint(1, 2), batch
+
+    one = Transform(clean).fingerprint
+    random()
+    assert Transform(clean).fingerprint == one
+
+
+@functools.singledispatch
+def described(value):
+    return f"{value}{SUFFIX}"
+
+
+@described.register
+def _(value: int):
+    return f"number {value}{ENDING}"
+
+
+SUFFIX = ENDING = "."
+
+
+def with_dispatch(batch):
+    return described(batch)
+
+
+@pytest.mark.parametrize("name", ["SUFFIX", "ENDING"])
+def test_functions_behind_a_decorator_of_a_library_are_followed(monkeypatch, name):
+    one = Transform(with_dispatch).fingerprint
+    described("a")
+    assert Transform(with_dispatch).fingerprint == one
+    monkeypatch.setattr(f"{__name__}.{name}", "!")
+    assert Transform(with_dispatch).fingerprint != one
+
+
+def test_a_function_that_was_made_for_spark_counts_by_what_it_does():
+    from pyspark.sql.functions import udf
+
+    def made(step, kind="int"):
+        add = udf(lambda value: value + step, kind)
+
+        def build(spark):
+            return add("id")
+
+        return Transform(build).fingerprint
+
+    assert made(1) == made(1)
+    assert len({made(1), made(2), made(1, "long")}) == 3
+
+
 def test_a_library_counts_by_its_version(monkeypatch):
     import importlib.metadata
 
@@ -432,7 +485,7 @@ def test_a_library_counts_by_its_version(monkeypatch):
         return yaml.safe_load(batch)
 
     one = Transform(clean).fingerprint
-    monkeypatch.setattr(importlib.metadata.Distribution, "version", property(lambda self: "99"))
+    monkeypatch.setattr(importlib.metadata.Distribution, "version", property(lambda _: "99"))
     origin._version.cache_clear()
     other = Transform(clean).fingerprint
     monkeypatch.undo()

@@ -15,7 +15,7 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.location import StorageLocation, normal_uri
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
-from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError, RetryableError
+from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError, RetryableError, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -64,7 +64,7 @@ class InputFiles:
 
     def name_of(self, file: PinnedFile) -> str:
         """Absolute path or URI of a file, for messages."""
-        return f"/{file.path}" if self._local else f"{self._location.uri}{file.path}"
+        return escaped(f"/{file.path}" if self._local else f"{self._location.uri}{file.path}")
 
     def all(self) -> list[PinnedFile]:
         """All files, sorted by path. Names that begin with ``.`` or ``_`` are skipped, as Spark and Hive do.
@@ -127,7 +127,7 @@ class InputFiles:
         try:
             found = [item for chunk in obstore.list(self.objects(), folder or None) for item in chunk]
         except Exception as error:
-            raise RetryableError(f"Could not list {self.uri}: {self._location.said(error)}") from error
+            raise RetryableError(f"Could not list {self.uri}: {escaped(self._location.said(error))}") from error
         # Consoles make "folders": empty objects whose name ends in a slash. The listing shows them without it.
         return [item for item in found if self._local or item["size"] or self._head(item["path"]) is not None]
 
@@ -141,7 +141,9 @@ class InputFiles:
         except FileNotFoundError:
             return None
         except Exception as error:
-            raise RetryableError(f"Could not look at {path} of {self.uri}: {self._location.said(error)}") from error
+            raise RetryableError(
+                f"Could not look at {escaped(path)} of {self.uri}: {escaped(self._location.said(error))}"
+            ) from error
 
     def _pin(self, item: ObjectMeta) -> PinnedFile:
         token = None if self._local else item["e_tag"]

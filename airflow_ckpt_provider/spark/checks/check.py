@@ -8,9 +8,12 @@ import re
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.exceptions import InvalidInputError, escaped
+from airflow_ckpt_provider.spark.checks.sql import SAFE_SETTINGS, require_harmless
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,8 +25,11 @@ if TYPE_CHECKING:
     CheckFunction: TypeAlias = Callable[[StagedRows], bool | str | None]
     Verdict: TypeAlias = "tuple[bool, str]"
 
+    #: SQL, SQL with the values of its parameters, a function, or its name.
+    Test: TypeAlias = str | tuple[str, Mapping[str, Any]] | CheckFunction
+
 #: A check as a user writes it: SQL, a function or its name, or a mapping from names to those.
-CheckSpec: TypeAlias = "str | CheckFunction | Mapping[str, str | CheckFunction]"
+CheckSpec: TypeAlias = "Test | Mapping[str, Test]"
 
 #: Name of the view that SQL is written over.
 VIEW = "staged"
@@ -40,25 +46,35 @@ class Check:
 
     :param name: as the user called it, if they did.
     :param test: SQL over the view ``staged``, the name of a function, or the function.
+    :param values: of the parameters of SQL, such as ``:day``.
     """
 
     name: str | None
     test: str | CheckFunction
+    values: Mapping[str, Any] | None = None
 
     @property
     def label(self) -> str:
         """What to call it in messages."""
         text = _brief(self.test, _TEXT) if isinstance(self.test, str) else _name(self.test)
+        if self.values:
+            text += " with " + ", ".join(f"{name} = {_brief(repr(value), _VALUE)}" for name, value in self.values.items())
         return text if self.name is None else f"{self.name!r} ({text})"
 
     def run(self, staged: StagedRows) -> Verdict:
         """Look at the rows.
 
         :returns: whether they pass, and the values that say why.
-        :raises InvalidInputError: if the check is none, or its answer is neither true nor false.
+        :raises InvalidInputError: if the check is none, its SQL may do anything but look at rows, or its answer is neither true nor
+            false.
         """
+        from airflow_ckpt_provider.spark.stage import spark_settings
+
         if isinstance(self.test, str) and not _FUNCTION.fullmatch(self.test.strip()):
-            return of_rows(staged.dataframe.sparkSession.sql(self.test).limit(2).collect())
+            require_harmless(self.test)
+            spark = staged.dataframe.sparkSession
+            with spark_settings(spark, SAFE_SETTINGS):
+                return of_rows(spark.sql(self.test, args=dict(self.values or {})).limit(2).collect())
         function = _load(self.test.strip()) if isinstance(self.test, str) else self.test
         try:
             return of_answer(function(staged))
@@ -83,8 +99,23 @@ def parse_checks(checks: object) -> list[Check]:
         for name, test in named:
             if name is not None and not (isinstance(name, str) and name.strip()):
                 raise InvalidInputError(f"Check {number} has the name {name!r}; a name is a text.")
-            found.append(Check(name, _require_test(test, f"Check {number}" if name is None else f"Check {number}, {name!r},")))
+            found.append(_check(name, test, f"Check {number}" if name is None else f"Check {number}, {name!r},"))
     return found
+
+
+def _check(name: str | None, test: Any, what: str) -> Check:  # noqa: ANN401 - whatever a user wrote
+    if isinstance(test, tuple | list) and len(test) == 2 and isinstance(test[0], str) and isinstance(test[1], Mapping):
+        sql, values = test
+        if _FUNCTION.fullmatch(sql.strip()):
+            raise InvalidInputError(f"{what} gives parameters to the function {sql}; they belong to SQL.")
+        for parameter, value in values.items():
+            if not (isinstance(parameter, str) and parameter.isidentifier()):
+                raise InvalidInputError(f"{what} has the parameter {parameter!r}; a name is written as in SQL, without the colon.")
+            if not isinstance(value, str | int | float | Decimal | date | None):
+                kind = type(value).__name__
+                raise InvalidInputError(f"{what} has a {kind} for the parameter {parameter!r}; it is a text, a number or a date.")
+        return Check(name, _require_test(sql, what), dict(values))
+    return Check(name, _require_test(test, what))
 
 
 def _require_test(test: Any, what: str) -> Any:  # noqa: ANN401 - whatever a user wrote
@@ -97,7 +128,8 @@ def _require_test(test: Any, what: str) -> Any:  # noqa: ANN401 - whatever a use
         return test
     if not callable(test):
         raise InvalidInputError(
-            f"{what} is {test!r}, which is neither SQL, nor a function, nor a mapping from a name to one of them."
+            f"{what} is {test!r}, which is neither SQL, with its parameters or without, nor a function, nor a mapping from a name "
+            "to one of them."
         )
     try:
         signature = inspect.signature(test)
@@ -158,8 +190,6 @@ def of_answer(answer: Any) -> Verdict:  # noqa: ANN401 - whatever a function ret
 
 
 def _is_verdict(value: object) -> bool:
-    from decimal import Decimal
-
     # Not a number is not equal to itself.
     return isinstance(value, bool | int | float | Decimal) and value == value  # noqa: PLR0124
 
@@ -192,6 +222,6 @@ def _shown(value: object) -> str:
 
 
 def _brief(value: object, length: int) -> str:
-    """``value`` on one line."""
-    text = " ".join(str(value).split())
+    """``value`` on one line, as it is read."""
+    text = escaped(" ".join(str(value).split()))
     return text if len(text) <= length else f"{text[: length - 3]}..."

@@ -164,7 +164,7 @@ class OverwritePartitions(Append):
 class OverwriteWhere(Append):
     """Rows that match a filter are replaced. Files that hold others too are rewritten without them, each as a split."""
 
-    takes = frozenset({"overwrite_filter"})
+    takes = frozenset({"overwrite_filter", "overwrite_parameters"})
     provisional = True
     together = False
     replaces = True
@@ -213,7 +213,7 @@ class OverwriteWhere(Append):
 
     @property
     def _filter(self) -> RowFilter:
-        return RowFilter(str(self.parameters["overwrite_filter"]))
+        return RowFilter(str(self.parameters["overwrite_filter"]), self.parameters.get("overwrite_parameters", {}))  # type: ignore[arg-type]
 
     def _boundary(self, table: Table, head: int | None) -> dict[str, Split]:
         if head is None:

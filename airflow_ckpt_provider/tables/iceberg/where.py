@@ -6,17 +6,18 @@ so what is kept is never read through the negated filter, which is unknown for t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.scan.iceberg import ScanFile
+from airflow_ckpt_provider.tables.iceberg.values import bound_values, with_marks
 from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     import pyarrow as pa
     from pyiceberg.expressions import BooleanExpression
@@ -30,9 +31,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowFilter:
-    """An Iceberg row filter, as text such as ``day = '2026-01-01' and amount > 5``."""
+    """An Iceberg row filter, as text such as ``day = :day and amount > 5``.
+
+    :param values: of its parameters.
+    """
 
     text: str
+    values: Mapping[str, object] = field(default_factory=dict)
 
     def expression(self) -> BooleanExpression:
         """The filter, not bound to a schema.
@@ -43,7 +48,9 @@ class RowFilter:
         from pyiceberg.expressions.visitors import rewrite_not
 
         try:
-            return rewrite_not(parser.parse(self.text))
+            return rewrite_not(bound_values(parser.parse(with_marks(self.text, self.values)), self.values))
+        except InvalidInputError:
+            raise
         except Exception as error:
             raise InvalidInputError(
                 f"overwrite_filter={self.text!r} is no Iceberg filter: {error}. Write it like: day = '2026-01-01' and amount > 5."
