@@ -16,7 +16,7 @@ from support.growing import grow, growing_table, request
 from support.world import rows
 
 from airflow_ckpt_provider.exceptions import DiscardedError, RestartRefusedError
-from airflow_ckpt_provider.sources import Files, LanceDataset
+from airflow_ckpt_provider.sources import Files, LanceDataset, SparkDataFrame
 from airflow_ckpt_provider.tables import groups
 
 
@@ -220,6 +220,24 @@ def test_a_source_that_cannot_be_listed_any_more_does_not_make_the_stage_fail(wo
     again = world.stage(world.request(source=source))
     assert again.commit.snapshot_id is None
     assert again.checkpoint.header == first.checkpoint.header
+
+
+def frame(spark):
+    return spark.range(0)
+
+
+def test_a_source_that_only_spark_can_look_at_is_written_again_once_its_commit_has_landed_nothing(world):
+    request = world.request(source=SparkDataFrame(frame, "id", buckets=2))
+    attempt = world.attempt(request)
+    missing = attempt.next_round().missing
+    work = attempt.begin("none", 1)
+    for split in missing:
+        work.stage(split.id, iter(()), "0")
+    attempt.seal()
+    # Sealed is handed on without Spark.
+    assert world.attempt(request).checkpoint.header.generation == 1
+    assert world.commit(attempt)[0].commit.snapshot_id is None
+    assert world.attempt(request).checkpoint.header.generation == 2
 
 
 def test_an_increment_that_was_empty_is_read_when_there_is_one(world, tmp_path):
