@@ -46,6 +46,10 @@ class InvalidInputError(TerminalError):
     """A parameter, URI, connection or key that cannot work. Raised before Spark starts."""
 
 
+class EmptyInputError(InvalidInputError):
+    """There is nothing to read, and the write was told that there has to be, or cannot be without it."""
+
+
 class NotSupportedYetError(InvalidInputError):
     """A documented feature that this version does not have. Raised when the DAG is parsed, where that is possible."""
 

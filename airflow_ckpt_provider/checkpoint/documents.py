@@ -250,6 +250,11 @@ class Seal(Document, frozen=True, kw_only=True, tag="seal"):
     counts: dict[str, Count] = {}
     provisional: bool = False
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row came in. Rows of an upsert that need not be written did."""
+        return not self.rows and not any(self.counts.values())
+
 
 class Member(Part, frozen=True, kw_only=True, order=True):
     """One generation of one key, as part of a commit group."""

@@ -239,7 +239,9 @@ def require_whole(found: Sequence[str | Reference]) -> None:
         if isinstance(pointer, str) or pointer.get("map_index", -1) < 0:
             continue
         instances = pointer.get("instances")
-        task: tuple[str, ...] = () if instances is None else (instances["dag_id"], instances["run_id"], instances["task_id"])
+        task: tuple[str, ...] = ()
+        if instances is not None:
+            task = (instances["dag_id"], instances["run_id"], instances["task_id"])
         indexes[task].add(pointer["map_index"])
         totals[task] = max(totals[task], pointer["map_index"] + 1, 0 if instances is None else instances["total"])
     for stage, there in indexes.items():

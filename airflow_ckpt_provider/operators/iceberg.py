@@ -52,6 +52,9 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
         ``"restart"`` to discard what is staged and begin anew
     :param on_rerun: what to do if the key is committed already: ``"reuse"`` checks and reports the existing snapshot;
         ``"replace"`` writes anew, and its commit removes exactly the files that the earlier one committed for rows of this key
+    :param if_empty: what becomes of the task if there is nothing to read, or no row comes out of the transform: ``"succeed"``;
+        ``"skip"``, which leaves the reference in XCom, so that a commit of mapped stages with ``trigger_rule="none_failed"`` takes
+        the others; or ``"fail"``. As long as nothing has landed, the stage, cleared, looks for input again
     :param iceberg_conn_id: connection of type ``iceberg``; an embedded catalog if ``iceberg_default`` does not exist
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; ``local[*]`` if ``spark_default`` does not exist
     :param spark_conf: Spark configuration of the session (templated)
@@ -87,6 +90,7 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
         idempotence_key: str | None = None,
         on_change: Literal["fail", "restart", "continue"] = "fail",
         on_rerun: Literal["reuse", "replace"] = "reuse",
+        if_empty: Literal["succeed", "skip", "fail"] = "succeed",
         iceberg_conn_id: str = "iceberg_default",
         spark_conn_id: str = "spark_default",
         spark_conf: Mapping[str, str] | None = None,
@@ -102,6 +106,7 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
             idempotence_key=idempotence_key,
             on_change=on_change,
             on_rerun=on_rerun,
+            if_empty=if_empty,
             spark_conn_id=spark_conn_id,
             spark_conf=spark_conf,
             checkpoint_conn_id=checkpoint_conn_id,

@@ -58,6 +58,9 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
     :param on_rerun: what to do if the key is committed already: ``"reuse"`` checks and reports the existing version;
         ``"replace"`` writes anew, and its commit removes exactly the rows that the earlier one has added; those that it had updated
         stay, and are updated again where they are met
+    :param if_empty: what becomes of the task if there is nothing to read, or no row comes out of the transform: ``"succeed"``;
+        ``"skip"``, which leaves the reference in XCom, so that a commit of mapped stages with ``trigger_rule="none_failed"`` takes
+        the others; or ``"fail"``. As long as nothing has landed, the stage, cleared, looks for input again
     :param lance_conn_id: connection of type ``checkpoint`` with the credentials of the dataset's storage; those of the environment
         if None
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; ``local[*]`` if ``spark_default`` does not exist
@@ -91,6 +94,7 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         idempotence_key: str | None = None,
         on_change: Literal["fail", "restart", "continue"] = "fail",
         on_rerun: Literal["reuse", "replace"] = "reuse",
+        if_empty: Literal["succeed", "skip", "fail"] = "succeed",
         lance_conn_id: str | None = None,
         spark_conn_id: str = "spark_default",
         spark_conf: Mapping[str, str] | None = None,
@@ -106,6 +110,7 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
             idempotence_key=idempotence_key,
             on_change=on_change,
             on_rerun=on_rerun,
+            if_empty=if_empty,
             spark_conn_id=spark_conn_id,
             spark_conf=spark_conf,
             checkpoint_conn_id=checkpoint_conn_id,

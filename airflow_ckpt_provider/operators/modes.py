@@ -148,7 +148,7 @@ _KINDS: Mapping[str, Callable[[str, object], object]] = {
 }
 
 
-def require_policies(on_change: str, on_rerun: str) -> None:
+def require_policies(on_change: str, on_rerun: str, if_empty: str) -> None:
     """Refuse policies that do not exist.
 
     :raises InvalidInputError: naming those that do.
@@ -159,6 +159,8 @@ def require_policies(on_change: str, on_rerun: str) -> None:
         raise InvalidInputError(f"on_change={on_change!r}: the values are 'fail' and 'restart'.")
     if on_rerun not in {"reuse", "replace"}:
         raise InvalidInputError(f"on_rerun={on_rerun!r}: the values are 'reuse' and 'replace'.")
+    if if_empty not in {"succeed", "skip", "fail"}:
+        raise InvalidInputError(f"if_empty={if_empty!r}: the values are 'succeed', 'skip' and 'fail'.")
 
 
 def require_transform(transform: object) -> None:

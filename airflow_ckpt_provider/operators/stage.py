@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.documents import Connections
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.reference import commit_facts, commit_word, reference
-from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.exceptions import EmptyInputError, InvalidInputError
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.sources import source_options
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from airflow.sdk import Context
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Seal
     from airflow_ckpt_provider.checkpoint.reference import Reference
     from airflow_ckpt_provider.sources import Source
     from airflow_ckpt_provider.spark.attempt import Round
@@ -56,13 +58,14 @@ class CheckpointedWriteOperator(BaseOperator):
         idempotence_key: str | None,
         on_change: Literal["fail", "restart", "continue"],
         on_rerun: Literal["reuse", "replace"],
+        if_empty: Literal["succeed", "skip", "fail"],
         spark_conn_id: str,
         spark_conf: Mapping[str, str] | None,
         checkpoint_conn_id: str,
         **kwargs: Any,  # noqa: ANN401 - BaseOperator's
     ) -> None:
         super().__init__(**kwargs)
-        require_policies(on_change, on_rerun)
+        require_policies(on_change, on_rerun, if_empty)
         self.evolve_schema = evolve_schema
         self._require_usable(mode, source, transform)
         require_version(transform, transform_version)
@@ -74,6 +77,7 @@ class CheckpointedWriteOperator(BaseOperator):
         self.idempotence_key = idempotence_key
         self.on_change = on_change
         self.on_rerun = on_rerun
+        self.if_empty = if_empty
         self.spark_conn_id = spark_conn_id
         self.spark_conf = spark_conf
         self.checkpoint_conn_id = checkpoint_conn_id
@@ -121,7 +125,12 @@ class CheckpointedWriteOperator(BaseOperator):
     def execute(self, context: Context) -> Reference:
         """Stage what is missing, seal, and return the reference."""
         with airflow_errors():
-            return self._execute(context)
+            try:
+                return self._execute(context)
+            except EmptyInputError as error:
+                if self.if_empty == "skip":
+                    raise AirflowSkipException(str(error)) from error
+                raise
 
     def on_kill(self) -> None:
         """Stop the Spark job (I12), or keep it from starting. What is staged stays."""
@@ -147,6 +156,8 @@ class CheckpointedWriteOperator(BaseOperator):
                 "Idempotence key %s, generation %d, table %s, store %s: %s.",
                 key, checkpoint.header.generation, checkpoint.header.table.identifier, checkpoint.store.uri, attempt.state,
             )  # fmt: skip
+            if attempt.looked_again:
+                self.log.info("Nothing of the generation before it has landed, and %s.", attempt.looked_again)
             if checkpoint.header.replaces is not None:
                 self.log.info(
                     "Its commit replaces what generation %d of the key has committed.", checkpoint.header.replaces,
@@ -172,11 +183,12 @@ class CheckpointedWriteOperator(BaseOperator):
             "Sealed: %d splits (%d recovered, %d written now), %s rows in %d files%s. Ready to be committed.",
             seal.splits, recovered, seal.splits - recovered, f"{seal.rows:,}", seal.files, _counted(seal.counts),
         )  # fmt: skip
-        return reference(
+        found = reference(
             checkpoint, seal, State.SEALED,
             recovered=recovered, written=seal.splits - recovered,
             map_index=origin_of(context).map_index, instances=instances_of(context), connections=self._connections,
         )  # fmt: skip
+        return self._unless_empty(context, seal, found)
 
     def _open(self, context: Context, key: IdempotenceKey, session: LazySession) -> WriteAttempt:
         source = self._source()
@@ -230,7 +242,41 @@ class CheckpointedWriteOperator(BaseOperator):
             connections=self._connections,
         )  # fmt: skip
         found["commit"] = commit_facts(attempt.checkpoint, commit, landed_now=False)
-        return found
+        self._compare(attempt)
+        return self._unless_empty(context, seal, found)
+
+    def _compare(self, attempt: WriteAttempt) -> None:
+        """Warn of what there is to read now and is not in the committed write. What is committed stays, whatever is found."""
+        try:
+            news = attempt.news()
+        except Exception as error:  # noqa: BLE001 - the write is in the table, be the source as it may
+            self.log.warning("What there is to read now could not be compared with what was committed: %s", error)
+            return
+        if news:
+            self.log.warning(
+                "The committed write does not have all that there is to read now: %s. To have it, set on_rerun='replace' on this "
+                "stage and clear it and its commit, which writes everything anew in place of what was committed; or write what is "
+                "new under another idempotence_key.", news,
+            )  # fmt: skip
+
+    def _unless_empty(self, context: Context, seal: Seal, found: Reference) -> Reference:
+        """The reference, unless there are no rows and the task is not to succeed without.
+
+        :raises EmptyInputError: if it is to fail.
+        :raises AirflowSkipException: if it is to be skipped, with the reference in XCom.
+        """
+        if not seal.is_empty or self.if_empty == "succeed":
+            return found
+        looked_for = json.dumps(self._source().describe(), default=str)
+        if self.if_empty == "fail":
+            raise EmptyInputError(
+                f"The write of the key {found['idempotence_key']!r} to {found['table']} has no rows, and if_empty='fail' asks for "
+                f"some. It read {looked_for}, in {seal.splits} splits. Wait for the input and clear the task, which looks again."
+            )
+        if self.do_xcom_push:
+            # Airflow keeps what a task pushes before it skips, but takes no return value.
+            context["ti"].xcom_push(key="return_value", value=found)
+        raise AirflowSkipException(f"There are no rows to write to {found['table']}. Looked for: {looked_for}.")
 
 
 def _transform(function: Callable[..., Any] | str | None, source: Source) -> Transform | None:

@@ -124,6 +124,14 @@ class LanceDataset:
             first = LanceSplit.from_json(splits[0].read)
             Place(dataset_uri(self.uri), dict(options)).pinned(first.version, first.made_at)
 
+    def news(self, plan: Plan, options: Mapping[str, str]) -> str | None:
+        """Another version than the planned one; see ``ListableSource.news``."""
+        place = Place(dataset_uri(self.uri), dict(options))
+        dataset = place.open(self._wanted_version())
+        if (dataset.version, made_at(dataset).isoformat()) == (plan.inputs.get("version"), plan.inputs.get("made_at")):
+            return None
+        return f"{place.uri} is at version {dataset.version} now, and version {plan.inputs.get('version')} was read"
+
     def schema(self, plan: Plan, options: Mapping[str, str]) -> pa.Schema | None:
         """Columns of the rows."""
         place = Place(dataset_uri(self.uri), dict(options))

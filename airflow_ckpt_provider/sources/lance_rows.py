@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Plan
-from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.exceptions import EmptyInputError
 from airflow_ckpt_provider.scan.lance import dataset_uri
 from airflow_ckpt_provider.scan.lance_moves import ranges_of
 from airflow_ckpt_provider.scan.lance_rows import Rows, facts_of, read_rows, row_splits
@@ -99,7 +99,7 @@ class DatasetRows:
             for batch in read_rows(dataset, Rows.from_json(split.read), self.columns):
                 yield batch.slice(0, _SAMPLE_ROWS)
                 return
-        raise InvalidInputError(
+        raise EmptyInputError(
             f"The dataset {place.uri} has no rows, so that nothing tells which columns the transform makes. Nothing was changed."
         )
 

@@ -83,6 +83,18 @@ class IncrementalSource(Source, Protocol):
 
 
 @runtime_checkable
+class ListableSource(Source, Protocol):
+    """A source that can tell without Spark what there is to read."""
+
+    def news(self, plan: Plan, options: Mapping[str, str]) -> str | None:
+        """What there is to read now and ``plan`` does not read, such as ``3 files match now that were not read: a.parquet, …``.
+
+        :returns: None if there is nothing of that kind; what is gone does not count.
+        """
+        ...
+
+
+@runtime_checkable
 class ReplanningSource(Source, Protocol):
     """A source that may plan a round of its own in every attempt that finds splits missing."""
 

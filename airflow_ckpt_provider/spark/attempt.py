@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from airflow_ckpt_provider.checkpoint.checkpoint import State, now, this_host
 from airflow_ckpt_provider.checkpoint.documents import READ, Attempt
 from airflow_ckpt_provider.exceptions import InvalidInputError
-from airflow_ckpt_provider.sources.protocol import ReplanningSource
+from airflow_ckpt_provider.sources.protocol import ListableSource, ReplanningSource
 from airflow_ckpt_provider.spark.generations import Generations
 from airflow_ckpt_provider.spark.request import SourcePlan
 from airflow_ckpt_provider.spark.work import SplitWork
@@ -66,6 +66,8 @@ class WriteAttempt:
         self.checkpoint = generations.open()
         #: What an evolution of the table's schema changed, one readable line each.
         self.evolved = generations.evolved
+        #: Why a generation was opened that nobody asked for: what there is to read now, where nothing has landed; else empty.
+        self.looked_again = generations.news
         self.commit: Commit | None = groups.landed(self.checkpoint, table)
         self._recovered = self.checkpoint.staged_ids()
         #: Whether all files of the newest seal are there; None if that was not looked at.
@@ -96,6 +98,13 @@ class WriteAttempt:
         """Check that the commit that was found is still in the table's history."""
         if self.commit is not None:
             groups.verify(self.checkpoint, self.commit, self._table)
+
+    def news(self) -> str | None:
+        """What there is to read now that the committed write has not read; None if there is nothing, or only Spark can tell."""
+        source, plan = self._request.source, self.checkpoint.plan()
+        if plan is None or not isinstance(source, ListableSource):
+            return None
+        return source.news(plan, self._request.options)
 
     def next_round(self) -> Round | None:
         """What is to be staged next; None once the write is complete as the table is now.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,14 +11,17 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
 from airflow_ckpt_provider.checkpoint.documents import Header, fingerprint
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
 from airflow_ckpt_provider.exceptions import BindingMismatchError, RestartRefusedError
+from airflow_ckpt_provider.sources.protocol import ListableSource
 from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.sealed import SealedCheckpoint
 
 if TYPE_CHECKING:
-    from airflow_ckpt_provider.checkpoint.documents import TableBinding
+    from airflow_ckpt_provider.checkpoint.documents import Commit, TableBinding
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.spark.request import SourcePlan, WriteRequest
     from airflow_ckpt_provider.tables.protocol import Table
+
+_log = logging.getLogger(__name__)
 
 
 class Generations:
@@ -38,6 +42,8 @@ class Generations:
         self._code = _fingerprint(request)
         #: What an evolution of the table's schema changed, one readable line each.
         self.evolved: list[str] = []
+        #: What there is to read now, if a generation was opened because nothing of the one before it has landed.
+        self.news = ""
 
     def open(self) -> Checkpoint:
         """The generation to work on: the newest, or the next one if a restart or a replacement was asked for."""
@@ -50,7 +56,7 @@ class Generations:
             self._require_settled(latest)
             return self._create_after(latest)
         restart = request.restart_token is not None and not self._served(latest, request.restart_token)
-        committed = groups.landed(latest, self._table) if request.on_rerun == "replace" and self._same_table(latest) else None
+        committed = self._landed(latest) if request.on_rerun == "replace" and self._same_table(latest) else None
         if restart and committed is None:
             self._require_heir(latest)
             self._discard(latest, "restart was asked for")
@@ -67,15 +73,59 @@ class Generations:
             self._discard(latest, "; ".join(changes))
             return self._create_after(latest)
         latest.require_binding(wanted)
-        if latest.header.table.creation is not None and latest.group() is None:
+        again = self._looks_again(latest)
+        if not again and latest.header.table.creation is not None and latest.group() is None:
             self._table.require_creatable(latest.header.table)
-        return latest
+        return self._create_after(latest) if again else latest
+
+    def _landed(self, latest: Checkpoint) -> Commit | None:
+        """The commit of a generation, if it made a snapshot."""
+        commit = groups.landed(latest, self._table)
+        return None if commit is None or commit.snapshot_id is None else commit
+
+    def _looks_again(self, latest: Checkpoint) -> bool:
+        """Whether the next generation is to be opened because nothing of this one has landed, and there is something to read now.
+
+        A commit of it that is under way is settled first. One that begins later lands nothing, or sees the tombstone.
+        """
+        commit = groups.landed(latest, self._table)
+        if commit is None:
+            if not self._is_empty(latest) or self._is_sibling(latest):
+                return False
+            if latest.group() is not None:
+                if not groups.settle_nothing(latest, self._table):
+                    return False
+                commit = latest.committed()
+        elif commit.snapshot_id is not None:
+            return False
+        # A source that only Spark can look at is looked at by writing it again, once its commit has shown that there was nothing.
+        listable = isinstance(self._request.source, ListableSource)
+        if not listable and commit is not None:
+            self.news = "only Spark can tell what there is to read"
+            return True
+        try:
+            self.news = self._source_plan.news(latest.plan()) or ""
+        except Exception as error:  # noqa: BLE001 - whatever it is, what was written before stands
+            _log.warning("What there is to read now could not be compared with what was read for the key %s: %s", latest.key, error)
+        if self.news and commit is None:
+            self._require_heir(latest)
+            self._discard(latest, f"it has no rows, and {self.news}")
+        return bool(self.news)
+
+    def _is_empty(self, latest: Checkpoint) -> bool:
+        """Whether it is known to have no rows."""
+        seal, plan = latest.sealed(), latest.plan()
+        return seal.is_empty if seal is not None else plan is not None and not plan.splits
 
     def _create_first(self) -> Checkpoint:
-        """The first generation; if somebody else opened it since we looked, theirs, as any later attempt finds it."""
-        header = self._new_header(None)
+        """The first generation."""
+        return self._create(self._new_header(None))
+
+    def _create(self, header: Header) -> Checkpoint:
+        """A new generation; if somebody else opened it since we looked, theirs, as any later attempt finds it."""
+        self._require_unknown(header)
         try:
-            return self._create(header)
+            return Checkpoint.create(self._store, header)
         except BindingMismatchError:
             if header.table.creation is None:
                 raise
@@ -88,11 +138,6 @@ class Generations:
         """The next generation. One that takes the place of a discarded replacement replaces what that was to replace."""
         replaces = latest.header.replaces if replaces is None else replaces
         return self._create(self._new_header(latest, replaces))
-
-    def _create(self, header: Header) -> Checkpoint:
-        """Open a generation; if somebody else opened it first, theirs."""
-        self._require_unknown(header)
-        return Checkpoint.create(self._store, header)
 
     def _require_unknown(self, header: Header) -> None:
         """Refuse to open a generation if the table shows rows of its key that this store knows nothing of.
@@ -168,14 +213,14 @@ class Generations:
 
     def _discard(self, checkpoint: Checkpoint, why: str) -> None:
         """Give up a generation that did not land. One that landed is not given up: its rows are in the table."""
-        sibling, mine = checkpoint.header.origin, self._request.origin
-        if sibling != mine and msgspec.structs.replace(sibling, map_index=mine.map_index) == mine:
+        if self._is_sibling(checkpoint):
+            sibling, mine = checkpoint.header.origin, self._request.origin
             raise RestartRefusedError(
                 f"The key {checkpoint.key.value!r} is used by map index {sibling.map_index} and {mine.map_index} of one mapped "
                 "task in one run, which would discard each other's work. Put something of each into idempotence_key."
             )
         same_table = self._same_table(checkpoint)
-        recorded = checkpoint.committed() if not same_table else groups.landed(checkpoint, self._table)
+        recorded = checkpoint.committed() if not same_table else self._landed(checkpoint)
         if recorded is None and not same_table and checkpoint.group() is not None:
             raise RestartRefusedError(
                 f"A commit of the key {checkpoint.key.value!r} to {checkpoint.header.table.identifier} was begun. Run its commit "
@@ -190,6 +235,11 @@ class Generations:
             )
         checkpoint.discard(why)
         self._require_settled(checkpoint)
+
+    def _is_sibling(self, checkpoint: Checkpoint) -> bool:
+        """Whether it was opened by another instance of the same mapped task in the same run."""
+        sibling, mine = checkpoint.header.origin, self._request.origin
+        return sibling != mine and msgspec.structs.replace(sibling, map_index=mine.map_index) == mine
 
     def _require_settled(self, checkpoint: Checkpoint) -> None:
         """Look a second time, after the tombstone: a commit that began in between is seen here, or sees the tombstone.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.exceptions import InvalidInputError
-from airflow_ckpt_provider.sources.protocol import IncrementalSource
+from airflow_ckpt_provider.exceptions import EmptyInputError
+from airflow_ckpt_provider.sources.protocol import IncrementalSource, ListableSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -79,6 +79,18 @@ class SourcePlan:
             self._plan = self._planned(replaces)
         return self._plan
 
+    def news(self, read: Plan | None) -> str | None:
+        """What there is to read now and ``read``, a plan of which nothing has landed, does not read.
+
+        :returns: None if there is nothing, or if only Spark can tell.
+        """
+        request = self._request
+        if isinstance(request.source, IncrementalSource) and request.source.incremental:
+            return "rows were added since the last commit" if self.get().splits else None
+        if read is None or not isinstance(request.source, ListableSource):
+            return None
+        return request.source.news(read, request.options)
+
     def output_schema(self, replaces: int | None = None) -> pa.Schema | None:
         """Schema of the rows that will be staged, from the source itself or the first rows that come out of the transform.
 
@@ -97,11 +109,11 @@ class SourcePlan:
     def required_schema(self, replaces: int | None = None) -> pa.Schema:
         """The same, where there is nothing to be done without it.
 
-        :raises InvalidInputError: if there are no rows to tell it from.
+        :raises EmptyInputError: if there are no rows to tell it from.
         """
         schema = self.output_schema(replaces)
         if schema is None:
-            raise InvalidInputError(
+            raise EmptyInputError(
                 f"The input of the key {self._request.key.value!r} has no rows, so that the columns of {self._table.identifier} "
                 "cannot be told from them. Create the table first and use mode='append', or wait for input."
             )

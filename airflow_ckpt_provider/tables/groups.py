@@ -99,6 +99,21 @@ def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
             )
 
 
+def settle_nothing(checkpoint: Checkpoint, table: Table) -> bool:
+    """Settle a commit that was begun and has nothing to land, as its own retry would.
+
+    :returns: False, and nothing is done, if it was not begun, or would land something.
+    """
+    group = group_of(checkpoint)
+    if group is None:
+        return False
+    members = [Checkpoint.at(checkpoint.store, IdempotenceKey(member.key), member.generation) for member in group.members]
+    if not table.changes_nothing([SealedCheckpoint(member) for member in members]):
+        return False
+    _settle(group, checkpoint, table, _Audited(None, lambda _: None))
+    return True
+
+
 def commit(
     checkpoints: Sequence[Checkpoint], table: Table, audit: Audit | None = None, looked: Told = lambda _: None
 ) -> list[Settled]:
@@ -278,9 +293,15 @@ def _earlier_groups(checkpoint: Checkpoint) -> list[Group]:
     chain = replaced_generations(checkpoint)
     for earlier in checkpoint.earlier():
         group = group_of(earlier) if earlier.header.generation not in chain else None
-        if group is not None:
+        if group is not None and not _landed_nothing(earlier):
             found.append(group)
     return found
+
+
+def _landed_nothing(checkpoint: Checkpoint) -> bool:
+    """Whether its commit is known to have made no snapshot, however often it was tried: history has nothing to tell about it."""
+    recorded, seal = checkpoint.committed(), checkpoint.sealed()
+    return recorded is not None and recorded.snapshot_id is None and seal is not None and not seal.provisional
 
 
 def _record(checkpoint: Checkpoint, group: Group, outcome: Landed) -> Commit:

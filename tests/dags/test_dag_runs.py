@@ -157,6 +157,45 @@ def test_nothing_to_write_is_committed_without_a_snapshot_and_the_sensor_passes(
     assert dag_world.table().snapshots() == []
 
 
+def test_late_data_of_an_empty_day_lands_when_its_run_is_cleared(dag_world, run_dag, caplog):
+    with DAG("late", schedule=None, start_date=start()) as dag:
+        staged = stage(dag_world)
+        staged >> CheckpointCommitOperator(task_id="commit", checkpoint=staged.output)
+    assert run_dag(dag, when=start()).state == "success"
+    assert dag_world.table().snapshots() == []
+    dag_world.put_files(files=1)
+    assert run_dag(dag, when=start()).state == "success"
+    assert dag_world.ids() == list(range(100))
+    dag_world.put_files(files=2)
+    # It has landed: what came since is named, and nothing is written.
+    run = run_dag(dag, when=start())
+    assert run.state == "success"
+    assert returned(run, "commit")["commit"]["landed_now"] is False
+    assert "does not have all that there is to read now: 1 file matches now that was not read: 1.parquet" in caplog.text
+    assert dag_world.ids() == list(range(100))
+
+
+@pytest.mark.parametrize(
+    ("if_empty", "states"),
+    [
+        ("succeed", {"stage": "success", "commit": "success"}),
+        ("skip", {"stage": "skipped", "commit": "skipped"}),
+        ("fail", {"stage": "failed", "commit": "upstream_failed"}),
+    ],
+)
+def test_a_stage_without_input_does_what_it_is_told_to(dag_world, run_dag, if_empty, states):
+    with DAG("no_input", schedule=None, start_date=start()) as dag:
+        # Another try would find no more: it fails at once.
+        staged = stage(dag_world, if_empty=if_empty, retries=2)
+        staged >> CheckpointCommitOperator(task_id="commit", checkpoint=staged.output)
+    run = run_dag(dag)
+
+    assert task_states(run) == states
+    assert all(ti.try_number <= 1 for ti in run.get_task_instances())
+    reference = returned(run, "stage")
+    assert (reference["rows"] if reference else None) == (None if if_empty == "fail" else 0)
+
+
 def test_commit_and_sensor_take_a_bare_key(dag_world, run_dag):
     dag_world.put_files(files=1)
     with DAG("bare", schedule=None, start_date=start()) as dag:

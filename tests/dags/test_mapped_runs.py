@@ -70,3 +70,17 @@ def test_a_commit_in_a_mapped_group_lands_the_reference_of_its_own_instance(dag_
     assert set(task_states(run).values()) == {"success"}
     assert dag_world.ids() == list(range(200))
     assert len(dag_world.table().snapshots()) == 2
+
+
+def test_an_instance_that_skips_without_input_leaves_a_commit_of_all_whole(dag_world, run_dag):
+    dag_world.put_files(files=1)
+    with DAG("one_skips", schedule=None, start_date=start()) as dag:
+        staged = CheckpointedIcebergWriteOperator.partial(task_id="stage", table="shop.orders", if_empty="skip").expand(
+            source=[f"{dag_world.input}/0.parquet", f"{dag_world.input}/late/*.parquet"]
+        )
+        CheckpointCommitOperator(task_id="commit", checkpoint=staged.output, trigger_rule="none_failed")
+    run = run_dag(dag)
+
+    assert task_states(run) == {"stage[0]": "success", "stage[1]": "skipped", "commit": "success"}
+    assert [(one["map_index"], one["rows"]) for one in returned(run, "commit")] == [(0, 100), (1, 0)]
+    assert dag_world.ids() == list(range(100))

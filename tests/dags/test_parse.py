@@ -45,6 +45,7 @@ def test_every_mode_is_taken_with_its_parameters():
         ({"mode": "apend"}, "apend"),
         ({"on_change": "ignore"}, "ignore"),
         ({"on_rerun": "again"}, "again"),
+        ({"if_empty": "wait"}, "wait"),
         ({"transform": "shop.transforms.clean"}, "package.module:function"),
         ({"transform": 7}, "7"),
         ({"transform_version": "1"}, "there is none"),

@@ -102,6 +102,9 @@ def of_open(play: Play, write: Write, *, restart: bool, replace: bool, mode: str
         due.must.add(refusals.TableExistsError)
         return due
     look = {FOUND} if recorded else looked_up(play, write, latest)
+    if landed_nothing(checkpoint):
+        # There is nothing to protect: it is begun anew if that is asked for, or if there is something to read by now.
+        look = {NONE}
     errors = look - {FOUND, NONE}
     (due.may if look & {FOUND, NONE} else due.must).update(errors)
     if due.must:
@@ -122,6 +125,12 @@ def of_open(play: Play, write: Write, *, restart: bool, replace: bool, mode: str
     elif restart:
         _new(write, table, due, replaces=latest.replaces is not None)
     return due
+
+
+def landed_nothing(checkpoint: Checkpoint) -> bool:
+    """Whether its commit is recorded, and made no snapshot."""
+    recorded = checkpoint.committed()
+    return recorded is not None and recorded.snapshot_id is None
 
 
 def _new(write: Write, table: Table | None, due: Due, *, replaces: bool) -> Due:
@@ -261,6 +270,8 @@ def _of_earlier(play: Play, write: Write, one: Generation) -> Due:
         chain.add(before.number)
         before = before.replaces
     for other in write.generations.values():
+        if landed_nothing(play.checkpoint(write, other)) and not write.provisional:
+            continue
         if other.number < one.number and other.number not in chain and play.checkpoint(write, other).group() is not None:
             look = looked_up(play, write, other) - {refusals.RolledBackError}
             wanted = {refusals.RestartRefusedError} if FOUND in look else set()

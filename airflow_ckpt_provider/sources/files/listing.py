@@ -66,6 +66,12 @@ class InputFiles:
         """Absolute path or URI of a file, for messages."""
         return escaped(f"/{file.path}" if self._local else f"{self._location.uri}{file.path}")
 
+    def short_name_of(self, file: PinnedFile) -> str:
+        """Name of a file below the folder that the URI begins with, for lists."""
+        glob = _GLOB.search(self._path)
+        folder = self._path if glob is None else self._path[: glob.start()].rpartition("/")[0]
+        return file.path.removeprefix(folder.rstrip("/")).lstrip("/") or file.path.rpartition("/")[2]
+
     def all(self) -> list[PinnedFile]:
         """All files, sorted by path. Names that begin with ``.`` or ``_`` are skipped, as Spark and Hive do.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import Plan, Split
+from airflow_ckpt_provider.checkpoint.documents import READ, Plan, Split
 from airflow_ckpt_provider.checkpoint.location import normal_uri
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError
 from airflow_ckpt_provider.sources.files.formats import FORMATS, OpenFile
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
+
+#: Files that a message names.
+_NAMED = 10
 
 Filter = list[tuple[str, str, Any]] | list[list[tuple[str, str, Any]]]
 
@@ -123,6 +126,19 @@ class Files:
     def verify(self, splits: Sequence[Split], options: Mapping[str, str]) -> None:
         """Check that the files of these splits are as they were when they were listed."""
         InputFiles(self.uri, options).verify(piece.file for split in splits for piece in pieces_of(split))
+
+    def news(self, plan: Plan, options: Mapping[str, str]) -> str | None:
+        """Files that match now and were not planned, or were written again since; see ``ListableSource.news``."""
+        inputs = InputFiles(self.uri, options)
+        read = {piece.file for split in plan.splits if split.task == READ for piece in pieces_of(split)}
+        paths = {file.path for file in read}
+        # A file without a single row group or stripe is in no plan.
+        new = [file for file in inputs.all() if file not in read and any(True for _ in self._pieces(inputs, file))]
+        if not new:
+            return None
+        names = [inputs.short_name_of(file) + (" (written again)" if file.path in paths else "") for file in new[:_NAMED]]
+        what = "file matches now that was" if len(new) == 1 else "files match now that were"
+        return f"{len(new):,} {what} not read: {', '.join(names)}{', …' if len(new) > _NAMED else ''}"
 
     def schema(self, plan: Plan, options: Mapping[str, str]) -> pa.Schema | None:
         """Schema of the first file, for formats that carry one, after ``columns``."""

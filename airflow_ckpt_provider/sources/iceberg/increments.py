@@ -54,6 +54,19 @@ def appended_files(table: Table, since: int, pin: Pin, row_filter: BooleanExpres
     )
 
 
+def only_rewritten(table: Table, head: int | None, since: object) -> bool:
+    """Whether nothing but rewrites that change no row, such as compactions, lies between the snapshot ``since`` and ``head``."""
+    from pyiceberg.table.snapshots import Operation
+
+    snapshots = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
+    while head != since:
+        snapshot = None if head is None else snapshots.get(head)
+        if snapshot is None or snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
+            return False
+        head = snapshot.parent_snapshot_id
+    return True
+
+
 def require_same_table(table: Table, mark: JsonObject) -> None:
     """Refuse a mark of another table.
 

@@ -16,7 +16,7 @@ from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
 from airflow_ckpt_provider.scan.sizes import file_sizes
-from airflow_ckpt_provider.sources.iceberg.increments import appended_files, mark_of, require_same_table
+from airflow_ckpt_provider.sources.iceberg.increments import appended_files, mark_of, only_rewritten, require_same_table
 from airflow_ckpt_provider.sources.iceberg.pinning import open_table, parse_filter, parse_time, pin
 from airflow_ckpt_provider.sources.iceberg.reader import IcebergReader, IcebergSplit
 from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack
@@ -236,6 +236,16 @@ class IcebergTable:
             f"{bad[0]}. {why}. To redo the write on the table as it is now: {how_to_restart()}. Keep snapshots for longer than a "
             "write may take."
         )
+
+    def news(self, plan: Plan, options: Mapping[str, str]) -> str | None:
+        """Another snapshot than the planned one; see ``ListableSource.news``. Increments are left to later runs."""
+        if self.incremental:
+            return None
+        table, chosen, _ = self._open(options)
+        read = plan.inputs.get("snapshot_id")
+        if plan.inputs.get("table_uuid") == str(table.metadata.table_uuid) and only_rewritten(table, chosen.snapshot_id, read):
+            return None
+        return f"{self.name} is at snapshot {chosen.snapshot_id} now, and snapshot {read} was read"
 
     def schema(self, plan: Plan, options: Mapping[str, str]) -> pa.Schema:
         """Schema of the rows, under the pinned schema of the table."""
