@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from airflow_ckpt_provider.exceptions import TableMovedError
+from airflow_ckpt_provider.scan.lance import open_dataset
 from airflow_ckpt_provider.tables.lance.deletions import deletions_of, write_deletions
 from airflow_ckpt_provider.tables.lance.upsert.earlier import EARLIER, inserted_rows
 from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER, Filter, Landing
@@ -142,15 +143,10 @@ class UpsertWriter(LanceWriter):
 
         :raises TableMovedError: if it is another one by now.
         """
-        import lance
-
         files = self.facts.files
-        try:
-            dataset = lance.dataset(files.address, version=version, storage_options=files.storage_options)
-        except ValueError:
-            dataset = lance.dataset(files.address, storage_options=files.storage_options)
-        fragment = dataset.get_fragment(int(split.read["fragment"]))  # type: ignore[call-overload]
-        if fragment is None or match_id(fragment.metadata, keeps_ids=self._upsert.landing.keeps_ids) != split.id:
+        dataset = open_dataset(files.uri, files.options, version) or open_dataset(files.uri, files.options)
+        fragment = None if dataset is None else dataset.get_fragment(int(split.read["fragment"]))  # type: ignore[call-overload]
+        if dataset is None or fragment is None or match_id(fragment.metadata, keeps_ids=self._upsert.landing.keeps_ids) != split.id:
             raise TableMovedError(
                 f"The fragment {split.read['fragment']} of {files.uri} was changed since version {version}, which was cleaned up. "
                 "Nothing was committed, and what is staged stays staged: the next try matches what there is now."
