@@ -15,7 +15,7 @@ from support.lance_racers import Racers
 from support.lance_world import FOREIGN, LanceWorld
 from support.world import rows
 
-from airflow_ckpt_provider.exceptions import HistoryExpiredError, TableMovedError
+from airflow_ckpt_provider.exceptions import HistoryExpiredError, RetryableError, TableExistsError, TableMovedError
 from airflow_ckpt_provider.tables.lance import commit as commits
 
 pytestmark = pytest.mark.crash
@@ -288,6 +288,94 @@ def test_a_dataset_whose_bound_version_has_its_number_from_a_commit_below_the_la
     (landed,) = world.commit(attempts[0])
     assert landed.landed_now
     write.assert_landed_once()
+
+
+def test_a_create_at_the_moment_that_others_have_made_the_dataset_and_cleaned_up_is_refused(tmp_path, monkeypatch):
+    world = LanceWorld(tmp_path)
+    world.put_files(3, 4)
+    attempt = world.stage(world.request(mode="create"))
+
+    def others():
+        world.there = world.create_dataset() + world.foreign_append()
+        clean_up(world)
+
+    at_the_commit(monkeypatch, others)
+    with pytest.raises((TableExistsError, HistoryExpiredError), match=r"Nothing\s+was changed"):
+        world.commit(attempt)
+    assert ids_shown(world) == sorted(world.there)
+
+
+@pytest.mark.parametrize("work", [compacts_and_cleans_up, appends_and_cleans_up])
+def test_an_overwrite_below_the_latest_version_in_object_storage_is_not_green(tmp_path, monkeypatch, s3_bucket, work):
+    world = LanceWorld(tmp_path, s3_bucket.uri("orders.lance"), s3_bucket.options)
+    world.there = world.create_dataset() + world.foreign_append()
+    world.put_files(3, 4)
+    attempt = world.stage(world.request(mode="overwrite"))
+    at_the_commit(monkeypatch, lambda: work(world))
+    try:
+        world.commit(attempt)
+    except HistoryExpiredError:
+        assert ids_shown(world) == sorted(world.there)
+    else:
+        assert ids_shown(world) == list(range(12))
+
+
+# -- what is looked at is cleaned up meanwhile --------------------------------------------------------------------------------
+
+
+def vanishing(monkeypatch, times):
+    """Let the latest version be cleaned up so often between Lance's list of the versions and its look at that one."""
+    opened, left = lance.dataset, [times]
+
+    def dataset(uri, *args, **settings):
+        if left[0] and settings.get("version") is None:
+            left[0] -= 1
+            raise ValueError(f"Dataset at path {uri} was not found: Not found: {uri}/_versions/18446744073709551612.manifest")
+        return opened(uri, *args, **settings)
+
+    monkeypatch.setattr(lance, "dataset", dataset)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_dataset_whose_latest_version_is_cleaned_up_while_it_is_opened_is_there(tmp_path, monkeypatch, mode):
+    write = write_of(tmp_path, mode)
+    vanishing(monkeypatch, 3)
+    attempt = write.stage()
+    vanishing(monkeypatch, 3)
+    (landed,) = write.world.commit(attempt)
+    assert landed.landed_now
+    write.assert_landed_once()
+
+
+def test_a_dataset_that_is_cleaned_up_at_each_look_is_not_said_to_be_gone(tmp_path, monkeypatch):
+    write = write_of(tmp_path, "append")
+    attempt = write.stage()
+    with monkeypatch.context() as patched:
+        vanishing(patched, -1)
+        with pytest.raises(RetryableError, match=r"orders\.lance was looked at 20 times.*Nothing was changed"):
+            write.world.commit(attempt)
+    write.world.commit(attempt)
+    write.assert_landed_once()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_look_at_a_version_that_is_cleaned_up_by_then_is_repeated(tmp_path, monkeypatch, mode):
+    write = write_of(tmp_path, mode)
+    attempt = write.stage()
+    left = [3]
+    fragments = lance.LanceDataset.get_fragments
+
+    def gone(self, *args, **settings):
+        if left[0] and not self.uri.startswith("memory://"):
+            left[0] -= 1
+            raise OSError(f"LanceError(IO): Object at location {self.uri}/_versions/18446744073709551612.manifest not found")
+        return fragments(self, *args, **settings)
+
+    monkeypatch.setattr(lance.LanceDataset, "get_fragments", gone)
+    (landed,) = write.world.commit(attempt)
+    assert landed.commit.snapshot_id == write.world.dataset.version
+    write.assert_landed_once()
+    assert left == [0]
 
 
 #: How often each race is run: beside a loop of compaction and clean-up.
