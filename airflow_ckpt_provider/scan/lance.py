@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import random
+import time
 from datetime import UTC
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_ckpt_provider.checkpoint.location import whole_uri
+from airflow_ckpt_provider.checkpoint.location import StorageLocation, whole_uri
 from airflow_ckpt_provider.exceptions import InvalidInputError, RetryableError, first_line
 
 if TYPE_CHECKING:
@@ -26,6 +30,12 @@ BLOBS: Literal["all_binary"] = "all_binary"
 #: Operations after which each row that is left is where it was, in a fragment of the same columns. An update is none of them: it
 #: deletes a row in one fragment and adds it in another.
 MOVES_NO_ROW = frozenset({"Append", "Delete", "CreateIndex", "UpdateConfig"})
+
+#: Looks at a dataset whose versions are made and cleaned up meanwhile, and the wait after the first of them, in seconds.
+LOOKS, _FIRST_WAIT_S = 20, 0.01
+
+#: How the file of a version ends.
+_MANIFEST = ".manifest"
 
 #: Schemes that Lance opens, of those that the checkpoint store knows.
 _SCHEMES = ("file", "s3", "gs", "az")
@@ -53,17 +63,51 @@ def address_of(uri: str) -> str:
 def open_dataset(uri: str, options: Mapping[str, str], version: int | None = None) -> LanceDataset | None:
     """The dataset at a version, or at its latest; None if there is none.
 
+    Lance lists the versions and then opens the latest. If that was cleaned up in between, it says that there is no dataset.
+
     :param uri: as from ``dataset_uri``.
-    :raises RetryableError: if the storage failed.
+    :raises RetryableError: if the storage failed, or the latest version was another one each time.
     """
     import lance
 
-    try:
-        return lance.dataset(address_of(uri), version=version, storage_options=dict(options) or None)
-    except Exception as error:
-        if isinstance(error, ValueError) and "not found" in str(error).lower():
-            return None
-        raise RetryableError(f"The Lance dataset {uri} could not be opened: {type(error).__name__}: {first_line(error)}") from error
+    for number in range(1, LOOKS + 1):
+        try:
+            return lance.dataset(address_of(uri), version=version, storage_options=dict(options) or None)
+        except Exception as error:
+            if not isinstance(error, ValueError) or "not found" not in str(error).lower():
+                raise RetryableError(
+                    f"The Lance dataset {uri} could not be opened: {type(error).__name__}: {first_line(error)}"
+                ) from error
+            if version is not None or not _has_versions(uri, options):
+                return None
+            last = error
+        wait_for_look(number)
+    raise busy(uri, last) from last
+
+
+def _has_versions(uri: str, options: Mapping[str, str]) -> bool:
+    """Whether there is any version of a dataset."""
+    import obstore
+
+    folder = "_versions"
+    if uri.startswith("file://"):
+        place = Path(address_of(uri)) / folder
+        return place.is_dir() and any(name.endswith(_MANIFEST) for name in os.listdir(place))
+    listed = obstore.list(StorageLocation(uri, options).open(), folder)
+    return any(one["path"].endswith(_MANIFEST) for chunk in listed for one in chunk)
+
+
+def wait_for_look(number: int) -> None:
+    """Wait for a moment after so many looks at what others have changed meanwhile."""
+    time.sleep(_FIRST_WAIT_S * number * random.uniform(0.3, 1.0))  # noqa: S311
+
+
+def busy(uri: str, error: Exception) -> RetryableError:
+    """The error for a dataset that was changed at each look, after the last of them."""
+    return RetryableError(
+        f"The Lance dataset {uri} was looked at {LOOKS} times, and each time versions were made and cleaned up meanwhile "
+        f"({first_line(error)}). Nothing was changed; a retry looks again. Clean up only versions older than a commit takes."
+    )
 
 
 def made_at(dataset: LanceDataset) -> datetime:

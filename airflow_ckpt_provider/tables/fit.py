@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.exceptions import NullInRequiredColumnError, SchemaMismatchError
+from airflow_ckpt_provider.tables.hidden import hidden_filled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -93,6 +94,8 @@ class Conform:
                     "(counted from 0, after the transform) is null there. Filter such rows out or fill them in the transform, or "
                     "make the column optional."
                 )
+            if _asks_inside(field.type):
+                column = hidden_filled(column, field)
             columns.append(column if column.type.equals(field.type) else _required(column, field.type))
         self._rows += batch.num_rows
         return pa.RecordBatch.from_arrays(columns, schema=self._want)
@@ -195,7 +198,12 @@ def null_where_required(column: pa.Array, field: pa.Field, path: str) -> Iterato
 
 def _asks(field: pa.Field) -> bool:
     """Whether a field, or one inside it, is required: where none is, the values of vectors need not be looked at."""
-    return not field.nullable or any(_asks(field.type.field(index)) for index in range(field.type.num_fields))
+    return not field.nullable or _asks_inside(field.type)
+
+
+def _asks_inside(kind: pa.DataType) -> bool:
+    """Whether anything inside a type is required."""
+    return any(_asks(kind.field(index)) for index in range(kind.num_fields))
 
 
 def _row_of(column: pa.Array, position: int) -> int:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.exceptions import TableMovedError
+from airflow_ckpt_provider.exceptions import HistoryExpiredError, TableMovedError
 from airflow_ckpt_provider.tables import groups
 
 if TYPE_CHECKING:
@@ -161,6 +161,63 @@ def compact(world: LanceWorld, wait: Callable[[], None], gate: str, times: int) 
     return done
 
 
+def write_many(
+    world: LanceWorld, wait: Callable[[], None], gate: str, mode: str, first: int, times: int, end: str
+) -> dict[str, Any]:
+    """Write a row under a key of its own, over and over; then ``tidy`` ends.
+
+    :param first: id of the first row.
+    :returns: ids of the rows whose commit was green, those of which it said that it could not be told, and those that were green
+        and not there.
+    """
+    import pyarrow.parquet as pq
+
+    from airflow_ckpt_provider.sources import Files
+    from support.lance_world import rows
+
+    said: dict[str, Any] = {"green": [], "not told": [], "lost": []}
+    wait()
+    try:
+        for number in range(first, first + times):
+            folder = world.input / str(number)
+            folder.mkdir()
+            pq.write_table(rows(number, 1), folder / "0.parquet")
+            request = world.request(f"key-{number}", mode=mode, source=Files(f"{folder}/*.parquet"))
+            try:
+                groups.commit([world.stage(request).checkpoint], world.target())
+            except HistoryExpiredError:
+                said["not told"].append(number)
+                continue
+            said["green"].append(number)
+            if number not in _ids(world):
+                said["lost"].append(number)
+    finally:
+        Path(end).touch()
+    return said
+
+
+def tidy(world: LanceWorld, wait: Callable[[], None], gate: str, end: str) -> int:
+    """Compact and remove all versions but the last, over and over, until there is a file ``end``; how often it was done."""
+    from datetime import timedelta
+
+    wait()
+    done = 0
+    while not Path(end).exists():
+        _tried(lambda: world.dataset.optimize.compact_files(num_threads=1))
+        done += _tried(lambda: world.dataset.cleanup_old_versions(older_than=timedelta(0)))
+    return done
+
+
+def _ids(world: LanceWorld) -> list[int]:
+    """All ids that are there; read again if a clean-up took away what was being read."""
+    for _ in range(50):
+        try:
+            return world.ids()
+        except (OSError, ValueError):
+            time.sleep(0.005)
+    return world.ids()
+
+
 def _append(world: LanceWorld, table: Any) -> None:
     import lance
 
@@ -217,6 +274,8 @@ _WORK = {
     "upsert": upsert,
     "delete": delete,
     "compact": compact,
+    "write_many": write_many,
+    "tidy": tidy,
 }
 
 

@@ -260,3 +260,21 @@ def test_a_later_delete_keeps_the_nan_rows_that_it_does_not_match(tmp_path):
     table = append(world, pa.table({"id": [1, 2, 3], "f": [math.nan, 2.0, 5.0]}), name="shop.ours")
     table.delete("f <= 10")
     assert world.ids("shop.ours") == [1]
+
+
+def test_rows_whose_optional_struct_is_null_are_written_though_a_member_is_required(tmp_path):
+    """Read from Parquet, the member is null, too, where nobody sees it."""
+    world = World(tmp_path)
+    with world.create_table().update_schema() as update:
+        update.add_column("place", StructType(NestedField(20, "city", StringType(), required=True)))
+    kind = pa.struct([pa.field("city", pa.string(), nullable=False)])
+
+    def placed(batch):
+        missing = pa.array([number % 2 == 1 for number in batch["id"].to_pylist()])
+        city = pa.array([None if number % 2 else "x" for number in batch["id"].to_pylist()], pa.string())
+        return batch.append_column(pa.field("place", kind), pa.StructArray.from_arrays([city], fields=list(kind), mask=missing))
+
+    world.put_files(2, 3)
+    world.commit(world.stage(world.request(transform=placed)))
+    found = world.table().scan().to_arrow().sort_by("id")["place"].to_pylist()
+    assert found == [{"city": "x"}, None] * 3

@@ -247,3 +247,51 @@ def test_a_null_that_was_cut_off_or_has_no_parent_is_no_null():
 
 def test_rows_of_a_required_column_without_nulls_pass():
     assert conform(LongType(), pa.array([1, 2]), required=True) == [1, 2]
+
+
+# -- what nobody sees ---------------------------------------------------------------------------------------------------------
+
+HIDDEN = {
+    "numbers": (pa.int64(), 1),
+    "text": (pa.string(), "x"),
+    "decimals": (pa.decimal128(10, 2), Decimal(1)),
+    "lists": (pa.list_(pa.int64()), [1]),
+    "vectors": (pa.list_(pa.float32(), 2), [1.0, 2.0]),
+    "structs": (pa.struct([pa.field("x", pa.int64(), nullable=False)]), {"x": 1}),
+    "maps": (pa.map_(pa.string(), pa.int64()), [("a", 1)]),
+    "JSON": (pa.json_(), None),
+    "a dictionary": (pa.dictionary(pa.int32(), pa.string()), None),
+}
+
+
+def within(kind, structs):
+    """The same structs in a column of structs, of lists, of vectors, of maps; and as part of a longer column."""
+    count = len(structs)
+    yield kind, structs
+    yield kind, structs.slice(1)
+    yield pa.list_(kind), pa.ListArray.from_arrays(pa.array([0, 2, count], pa.int32()), structs)
+    yield pa.list_(kind), pa.ListArray.from_arrays(pa.array([0, 2, count], pa.int32()), structs).slice(1)
+    yield pa.list_(kind, 2), pa.FixedSizeListArray.from_arrays(structs.slice(0, 4), 2)
+    keys = pa.array([str(number) for number in range(count)])
+    yield pa.map_(pa.string(), kind), pa.MapArray.from_arrays(pa.array([0, 2, count], pa.int32()), keys, structs)
+    yield pa.struct([("s", kind)]), pa.StructArray.from_arrays([structs], fields=[pa.field("s", kind)])
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_required_member_may_be_null_where_its_struct_is(name):
+    """So Arrow reads it from Parquet, and refuses to write it there."""
+    member, value = HIDDEN[name]
+    fields = [pa.field("a", member, nullable=False)]
+    nulls = (
+        pa.ExtensionArray.from_storage(member, pa.nulls(4, member.storage_type))
+        if isinstance(member, pa.BaseExtensionType)
+        else pa.nulls(4, member)
+    )
+    structs = pa.StructArray.from_arrays([nulls], fields=fields, mask=pa.array([True] * 4))
+    if value is not None:
+        structs = pa.concat_arrays([structs, pa.StructArray.from_arrays([pa.array([value], member)], fields=fields)])
+    for kind, column in within(pa.struct(fields), structs):
+        made = Conform(pa.schema([pa.field("c", kind)]), "shop.orders")(pa.record_batch({"c": column}))
+        made.validate(full=True)
+        assert made["c"].type == kind
+        assert made["c"].to_pylist() == column.to_pylist()

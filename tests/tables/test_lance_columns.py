@@ -252,6 +252,24 @@ def minus(batch):
     return pa.record_batch({"tens": pc.multiply(batch["id"], -10), "vector": ten_times(batch)["vector"]})
 
 
+@pytest.mark.parametrize("rows_per_split", [3, 1000], ids=["joined", "as it is"])
+def test_columns_of_json_wherever_it_is(world, rows_per_split):
+    def documents(batch):
+        texts = [None if number % 3 == 0 else f'{{"n":{number}}}' for number in batch["id"].to_pylist()]
+        doc = pa.ExtensionArray.from_storage(pa.json_(), pa.array(texts, pa.string()))
+        inside = pa.StructArray.from_arrays([doc], fields=[pa.field("doc", doc.type)])
+        return pa.record_batch({"doc": doc, "inside": inside})
+
+    world.dataset.delete("id % 10 = 4")
+    add_columns(world, function=documents, rows_per_split=rows_per_split)
+    expected = [None if number % 3 == 0 else f'{{"n":{number}}}' for number in range(100) if number % 10 != 4]
+    found = world.dataset.to_table().sort_by("id")
+    assert found["doc"].to_pylist() == expected
+    assert [one["doc"] for one in found["inside"].to_pylist()] == expected
+    assert world.dataset.to_table(filter="json_get_int(doc, 'n') = 7")["id"].to_pylist() == [7]
+    world.dataset.validate()
+
+
 def test_a_replacement_computes_the_columns_anew(world, caplog):
     add_columns(world)
     world.dataset.create_scalar_index("tens", "BTREE")
@@ -307,6 +325,8 @@ def test_a_replacement_takes_no_column_of_the_same_name_that_somebody_else_made_
         (lambda _: None, r"returned 0 rows for 10"),
         (lambda batch: pa.record_batch({"x": pa.nulls(batch.num_rows)}), r"'x' has no type"),
         (lambda batch: batch.select([]), r"returned no column"),
+        (lambda batch: pa.record_batch({"_rowid": batch["id"]}), r"'_rowid' has a reserved name"),
+        (lambda batch: pa.record_batch({"x": batch["id"], "__checkpoint_row": batch["id"]}), r"'__checkpoint_row' has a reserved"),
     ],
 )
 def test_a_transform_that_cannot_be_is_refused_before_anything_is_written(world, function, message):
@@ -336,6 +356,14 @@ def test_numbers_of_columns_that_the_dataset_has_forgotten_are_not_given_again(w
     world.dataset.delete("id < 2000")
     add_columns(world, on_rerun="replace", on_change="restart")
     assert computed(world) == list(range(2000, 2005))
+
+
+def test_a_column_of_others_that_has_the_name_of_the_place_is_not_read_and_not_in_the_way(world):
+    world.dataset.add_columns({"__checkpoint_row": "id + 1"})
+    with pytest.raises(InvalidInputError, match=r"read_columns names '__checkpoint_row'.*Rename the column"):
+        stage_columns(world, read=("id", "__checkpoint_row"))
+    add_columns(world)
+    assert computed(world) == list(range(100))
 
 
 def test_a_column_to_read_that_is_not_there(world):

@@ -16,6 +16,8 @@ from airflow_ckpt_provider.exceptions import (
 from airflow_ckpt_provider.scan.lance import dataset_uri, made_at, open_dataset
 from airflow_ckpt_provider.tables.lance.evolution import changes, unaddable
 from airflow_ckpt_provider.tables.lance.files import DatasetFiles
+from airflow_ckpt_provider.tables.lance.line import is_in_line, latest_version
+from airflow_ckpt_provider.tables.lance.looks import ListedMeanwhileError, looks_again
 from airflow_ckpt_provider.tables.lance.schema import (
     LEAVES_ONLY,
     created_as,
@@ -85,6 +87,7 @@ class NamedDataset:
         except TableMissingError:
             return None
 
+    @looks_again
     def binding(self) -> TableBinding:
         """Columns and version of the dataset as it is now."""
         dataset = self.load()
@@ -128,6 +131,7 @@ class NamedDataset:
             creation=creation_of(rows, version),
         )
 
+    @looks_again
     def require_creatable(self, binding: TableBinding) -> None:
         """Check that nobody else created the dataset; see ``Table.require_creatable``."""
         self.load_bound(binding)
@@ -159,18 +163,24 @@ class NamedDataset:
             first = dataset.read_transaction(1)
         except OSError:
             return True
-        return first is not None and (first.transaction_properties or {}).get(MADE_BY) == binding.uuid
+        made = first is not None and (first.transaction_properties or {}).get(MADE_BY) == binding.uuid
+        return made and is_in_line(1, dataset) is not False
 
     def recognised(self, dataset: LanceDataset, binding: TableBinding) -> bool | None:
         """Whether this is the dataset that was bound; None if the version that could tell was cleaned up."""
         bound: Any = binding.base or {}
+        if dataset.version < int(bound["version"]) <= latest_version(dataset):
+            raise ListedMeanwhileError(f"Version {dataset.version} of {dataset.uri} was listed as the latest.")
         if dataset.version < int(bound["version"]):
             return False
         try:
             then = dataset if dataset.version == bound["version"] else dataset.checkout_version(bound["version"])
         except (OSError, ValueError):
             return None
-        return made_at(then).isoformat() == str(bound["committed_at"])
+        if made_at(then).isoformat() == str(bound["committed_at"]):
+            return True
+        # The number may have been given again, below the latest version, once the version that was bound was cleaned up.
+        return False if is_in_line(then.version, dataset) else None
 
     def missing(self, binding: TableBinding) -> TableMissingError:
         bound: Any = binding.base or {}

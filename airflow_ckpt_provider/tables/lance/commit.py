@@ -3,7 +3,8 @@
 No operation is one that Lance could rebase over another of ours; see ``operations``.
 
 Why it is exactly once: a commit succeeds only if no other commit of ours came after the version that was searched; an error,
-whatever it says, is followed by a new load and a new search.
+whatever it says, is followed by a new load and a new search. So is a commit that Lance accepted below the latest version; see
+``line``.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from airflow_ckpt_provider.exceptions import RowCountError
+from airflow_ckpt_provider.exceptions import HistoryExpiredError, RetryableError, RowCountError
 from airflow_ckpt_provider.scan.lance import made_at
 from airflow_ckpt_provider.tables.lance.history import Search, find
 from airflow_ckpt_provider.tables.lance.keys import transaction_id
+from airflow_ckpt_provider.tables.lance.line import latest_version, leads_to
+from airflow_ckpt_provider.tables.lance.looks import looking
 from airflow_ckpt_provider.tables.once import keys_of, land
 from airflow_ckpt_provider.tables.protocol import Landed
 from airflow_ckpt_provider.tables.summary import summary_of
@@ -70,22 +73,28 @@ def commit_once(
     :param before_swap: last checks on the version that the commit is built on; raises to stop.
     :param base: the dataset as it was loaded a moment ago, for the first try.
     """
+    first = [] if base is None else [*base]
 
-    def swap(number: int) -> Landed | Exception:
-        outcome = _try(files, base[0] if base is not None and number == 1 else load(), commit, before_swap)
+    def swap(_: int) -> Landed | Exception:
+        outcome = None
         while outcome is None:
-            outcome = _try(files, load(), commit, before_swap)
+            # What a try looks at before it swaps may be cleaned up meanwhile.
+            outcome = looking(files.uri, lambda: _try(files, first.pop() if first else load(), load, commit, before_swap))
         return outcome
 
     def look() -> Landed | None:
         dataset = load()
         return None if dataset is None else find(dataset, commit.search)
 
-    return land(swap, look, f"{commit.keys} to {files.uri}")
+    return land(swap, lambda: looking(files.uri, look), f"{commit.keys} to {files.uri}")
 
 
 def _try(
-    files: DatasetFiles, dataset: LanceDataset | None, commit: Commit, before_swap: Callable[[LanceDataset | None], None]
+    files: DatasetFiles,
+    dataset: LanceDataset | None,
+    load: Callable[[], LanceDataset | None],
+    commit: Commit,
+    before_swap: Callable[[LanceDataset | None], None],
 ) -> Landed | Exception | None:
     """Find the commit in these versions or swap it in; what Lance raised if it did not say yes.
 
@@ -122,7 +131,37 @@ def _try(
         )
     except Exception as error:  # noqa: BLE001 - whatever it is, only the dataset's versions know the outcome
         return error
-    return _verified(made, commit, swap)
+    below = _below(made, load, commit, swap)
+    return _verified(made, commit, swap) if below is None else below
+
+
+def _below(made: LanceDataset, load: Callable[[], LanceDataset | None], commit: Commit, swap: Swap) -> Exception | None:
+    """Why the commit has to be tried again, if the version that it made is not in the line of the latest one.
+
+    :raises HistoryExpiredError: if that cannot be told.
+    """
+    try:
+        if latest_version(made) == made.version:
+            return None
+        latest = load()
+    except (OSError, ValueError, RetryableError) as error:
+        # What it made is looked for by the next try.
+        return error
+    if latest is None or latest.version < made.version:
+        return RetryableError(f"{made.uri} was listed while its versions changed.")
+    told = True if latest.version == made.version else leads_to(made, latest, swap.holds.keys())
+    if told is None:
+        raise HistoryExpiredError(
+            f"It cannot be told whether {commit.keys} is in {made.uri}: Lance made it version {made.version}, and until that was "
+            f"looked at, others made versions up to {latest.version} and cleaned up those in between. Look for the rows in the "
+            "dataset; if they are there, mark the task as success, if not, run the write under another idempotence key."
+        )
+    if told:
+        return None
+    return RetryableError(
+        f"Lance made version {made.version} of {made.uri} when there was version {latest.version}: others had made versions and "
+        "cleaned up the oldest of them in between. Nobody reads what was made"
+    )
 
 
 def _verified(dataset: LanceDataset, commit: Commit, swap: Swap) -> Landed:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.exceptions import SchemaMismatchError
 from airflow_ckpt_provider.tables.fit import differences
-from airflow_ckpt_provider.tables.lance.schema import facts_of, unwritable
+from airflow_ckpt_provider.tables.lance.schema import RESERVED, facts_of, unwritable
 from airflow_ckpt_provider.tables.once import grow
 
 if TYPE_CHECKING:
@@ -43,9 +43,13 @@ def evolve(load: Callable[[], LanceDataset], name: str, rows: pa.Schema) -> list
                 + "\nAdd columns under new names, or cast them in the transform."
             )
         dataset.add_columns(new)
+        if not set(new.names) <= set(load().schema.names):
+            # Made below the latest version; see ``line``. Or others have dropped it again.
+            raise CommitConflictError(f"{', '.join(new.names)} were added and are not there")
         return [f"column {field.name!r} added as {field.type}" for field in new]
 
-    return grow(swap, CommitConflictError, name)
+    # Whatever Lance says, conflicts included: what was loaded may be cleaned up by now.
+    return grow(swap, OSError, name)
 
 
 def optional(field: pa.Field) -> pa.Field:
@@ -57,6 +61,11 @@ def unaddable(columns: pa.Schema, storage_version: str) -> list[str]:
     """What keeps columns out of a dataset of a storage version, one line each: one without a type would take no value later."""
     import pyarrow as pa
 
+    reserved = [field.name for field in columns if field.name in RESERVED]
+    if reserved:
+        return [
+            f"column {name!r} has a reserved name: a dataset with it could not be read any more. Rename it" for name in reserved
+        ]
     untyped = [field.name for field in columns if field.type == pa.null()]
     lines = [f"column {name!r} has no type, because it is null everywhere" for name in untyped]
     return lines or unwritable(columns, storage_version)

@@ -2,7 +2,7 @@
 
 The commit's name stands in the properties of the transaction that made a version. Versions are searched from the one on that the
 commit was begun at; where one of them was cleaned up, Lance's own ``get_transactions`` stops in silence, which would read as "not
-committed", and ``delta`` raises.
+committed", and ``delta`` raises. A version that carries the name counts only if it is in the line of the latest one: see ``line``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import HistoryExpiredError, RolledBackError, TableMissingError
 from airflow_ckpt_provider.scan.lance import MOVES_NO_ROW, made_at, transaction_of
+from airflow_ckpt_provider.tables.lance.line import all_are_there, is_in_line, latest_version
+from airflow_ckpt_provider.tables.lance.looks import ListedMeanwhileError
 from airflow_ckpt_provider.tables.once import keys_of
 from airflow_ckpt_provider.tables.protocol import Landed
 from airflow_ckpt_provider.tables.summary import GROUP, IDENTITY, require_ours
@@ -49,6 +51,8 @@ def find(dataset: LanceDataset, search: Search) -> Landed | None:
     :raises RolledBackError: if it landed, and the dataset was restored to a version before it.
     """
     begin, end = search.horizon, dataset.version
+    if end < begin <= latest_version(dataset):
+        raise ListedMeanwhileError(f"Version {begin} of {dataset.uri} is there, and {end} was listed as the latest.")
     if end < begin:
         raise TableMissingError(
             f"The Lance dataset {dataset.uri} is at version {end}, and a commit of {search.keys} was begun when it was at version "
@@ -93,9 +97,13 @@ def _between(dataset: LanceDataset, begin: int, end: int) -> list[Any]:
 
 def operations_since(dataset: LanceDataset, version: int) -> list[str] | None:
     """What made the versions after one; None if that cannot be told of all."""
+    numbers = range(version + 1, dataset.version + 1)
     try:
-        made = [transaction_of(dataset, number) for number in range(version + 1, dataset.version + 1)]
+        made = [transaction_of(dataset, number) for number in numbers]
     except (OSError, ValueError):
+        return None
+    if not all_are_there(dataset, version) and not all(is_in_line(number, dataset) for number in numbers):
+        # One of these was made below the latest, and what made the one that had its number is gone.
         return None
     return None if None in made else [type(one.operation).__name__ for one in made]
 
@@ -106,23 +114,29 @@ def rows_stayed(dataset: LanceDataset, version: int) -> bool:
     return operations is not None and MOVES_NO_ROW.issuperset(operations)
 
 
-def _landed(dataset: LanceDataset, begin: int, end: int, search: Search) -> Landed:
-    """Which version is the commit, and whether the dataset still shows it."""
+def _landed(dataset: LanceDataset, begin: int, end: int, search: Search) -> Landed | None:
+    """Which version is the commit, and whether the dataset still shows it; None if it is in no version that leads to the latest."""
     from lance import LanceOperation
 
     landed: int | None = None
-    shows: dict[int, bool] = {}
+    below, shows = False, dict[int, bool]()
     for version in range(begin + 1, end + 1):
         transaction = transaction_of(dataset, version)
-        if landed is None and _is_it(transaction, search.group_id):
+        operation = transaction.operation if transaction is not None else None
+        # A version below the latest one has not made the one after it.
+        before = operation.version if isinstance(operation, LanceOperation.Restore) else None if below else version - 1
+        shows[version] = before is not None and shows.get(before, False)
+        below = False
+        if _is_it(transaction, search.group_id):
             identity = transaction.transaction_properties.get(IDENTITY)
             require_ours(search.identity, identity, f"version {version}", search.keys, dataset.uri)
-            landed = version
             shows[version] = True
-        elif landed is not None:
-            operation = transaction.operation if transaction is not None else None
-            before = operation.version if isinstance(operation, LanceOperation.Restore) else version - 1
-            shows[version] = shows.get(before, False)
+            if _leads_on(dataset, version, search):
+                landed = version if landed is None else landed
+            else:
+                below = True
+    if landed is None and True in shows.values():
+        return None
     if landed is None:
         raise HistoryExpiredError(f"A version of {dataset.uri} was cleaned up while it was searched for {search.keys}. Try again.")
     if not shows[end]:
@@ -131,6 +145,21 @@ def _landed(dataset: LanceDataset, begin: int, end: int, search: Search) -> Land
             "version before it. It is not committed again. To redo the write, run it under another idempotence key."
         )
     return Landed(landed, made_at(dataset.checkout_version(landed)), landed_now=False)
+
+
+def _leads_on(dataset: LanceDataset, version: int, search: Search) -> bool:
+    """Whether a version is in the line of the latest one.
+
+    :raises HistoryExpiredError: if that cannot be told.
+    """
+    told = is_in_line(version, dataset)
+    if told is None:
+        raise HistoryExpiredError(
+            f"It cannot be told whether {search.keys} is in {dataset.uri}: a commit of it made version {version}, when others made "
+            "versions and cleaned up the oldest of them. Nothing was changed. Look for the rows in the dataset; if they are there, "
+            "mark the task as success, if not, run the write under another idempotence key."
+        )
+    return told
 
 
 def _is_it(transaction: Any, group_id: str) -> bool:  # noqa: ANN401 - a lance.Transaction, or None for a version without one

@@ -7,8 +7,10 @@ then has both of two racers land. So no operation here is one that Lance could r
   those conflict, and a foreign append passes. A dataset without fragments has none to carry: there it is a ``Merge``;
 - an upsert, and the adding of columns, is a ``Merge`` of all fragments, which conflicts with whatever changes rows, a foreign
   append included. One that keeps row ids is an ``Update`` that does, too: see ``updating``;
-- ``Overwrite`` is tried without retries, which makes it fail unless the version it was built on is still the last. So is
+- ``Overwrite`` is tried without retries, which makes it fail if there is a version after the one that it was built on. So is
   whatever also says how far a source was read.
+
+That is no proof that the version is read by anybody: see ``line``.
 """
 
 from __future__ import annotations

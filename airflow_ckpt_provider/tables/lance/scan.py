@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import Part
+from airflow_ckpt_provider.tables.lance.schema import as_read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +41,7 @@ class FileScan:
         if strange:
             raise ValueError(f"There is no column {strange[0]!r}; there are {', '.join(schema.names)}.")
         self._files = files
-        self.schema = schema if columns is None else pa.schema([schema.field(name) for name in columns], schema.metadata)
+        self.schema = as_read(schema if columns is None else pa.schema([schema.field(name) for name in columns], schema.metadata))
 
     def read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
         """Rows of a file, in their order."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_ckpt_provider.scan.lance_rows import PLACE
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -20,8 +22,15 @@ if TYPE_CHECKING:
 #: Storage versions in which only leaves have columns of their own in a file.
 LEAVES_ONLY = ("2.1", "2.2", "2.3")
 
-#: The one of those that holds blobs of the first kind, and the Arrow extension of blobs of the second.
+#: Top-level names that Lance gives to what it knows of a row: a dataset with a column of such a name cannot be read. And the one
+#: that rows which are given new columns carry their place in.
+RESERVED = frozenset({"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version", PLACE})
+
+#: The storage version that holds blobs of the first kind, and the Arrow extension of blobs of the second.
 BLOBS_IN_PAGES, BLOB = "2.1", "lance.blob.v2"
+
+#: The Arrow extension of JSON, and what a column of it says of itself in a data file.
+_JSON, _JSON_AS_READ = "arrow.json", {b"ARROW:extension:name": b"lance.json", b"ARROW:extension:metadata": b""}
 
 #: What a struct says of itself to be packed, as it is written now and as it was.
 _PACKED = ("lance-encoding:packed", "packed")
@@ -82,6 +91,32 @@ def in_memory(schema: Any, fragments: Sequence[FragmentMetadata] = ()) -> LanceD
     empty = LanceDataset.commit(_NOWHERE, Transaction(read_version=0, operation=LanceOperation.Overwrite(pa.schema([]), [])))
     merge = LanceOperation.Merge(list(fragments), schema, preserves_nullability=True)
     return LanceDataset.commit(empty, Transaction(read_version=empty.version, operation=merge))
+
+
+def as_read(schema: pa.Schema) -> pa.Schema:
+    """Columns as the rows of a data file have them: Lance keeps JSON in a form of its own, and its file reader gives that."""
+    import pyarrow as pa
+
+    return pa.schema([_as_read(field) for field in schema], schema.metadata)
+
+
+def _as_read(field: pa.Field) -> pa.Field:
+    import pyarrow as pa
+
+    kind = field.type
+    if getattr(kind, "extension_name", "") == _JSON:
+        return field.with_type(pa.large_binary()).with_metadata({**(field.metadata or {}), **_JSON_AS_READ})
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_as_read(member) for member in kind])
+    elif pa.types.is_fixed_size_list(kind):
+        kind = pa.list_(_as_read(kind.value_field), kind.list_size)
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_as_read(kind.value_field))
+    elif pa.types.is_large_list(kind):
+        kind = pa.large_list(_as_read(kind.value_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_as_read(kind.key_field), _as_read(kind.item_field), kind.keys_sorted)
+    return field.with_type(kind)
 
 
 def unwritable(schema: pa.Schema, storage_version: str) -> list[str]:

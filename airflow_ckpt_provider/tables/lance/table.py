@@ -21,6 +21,7 @@ from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import Search, find
 from airflow_ckpt_provider.tables.lance.keys import require_unknown
 from airflow_ckpt_provider.tables.lance.leftovers import delete, referenced, written_by
+from airflow_ckpt_provider.tables.lance.looks import looks_again
 from airflow_ckpt_provider.tables.lance.marks import mark_of, note, with_marks
 from airflow_ckpt_provider.tables.lance.modes import mode_of
 from airflow_ckpt_provider.tables.lance.operations import carrying
@@ -79,17 +80,20 @@ class LanceTarget(NamedDataset):
         """Add the columns of ``rows`` that the dataset lacks; see ``Table.evolve``."""
         return evolve(self.load, self.identifier, rows)
 
+    @looks_again
     def require_replaceable(self, landed: Sealed) -> None:
         """Check that what has landed is there as it was; see ``Table.require_replaceable``."""
         dataset = self.load_bound(landed.header.table)
         if dataset is not None:
             mode_of(landed.header.mode, landed.header.parameters).require_replaceable(self.files, dataset, landed)
 
+    @looks_again
     def base(self, binding: TableBinding) -> Base:
         """The dataset as it is now; its history stands at its version."""
         dataset = self.load_bound(binding)
         return Base(0 if dataset is None else dataset.version, dataset)
 
+    @looks_again
     def mark(self, reading: str, mode: str) -> JsonObject | None:
         """How far a task has read its source; see ``Table.mark``."""
         if mode == "create":
@@ -99,6 +103,7 @@ class LanceTarget(NamedDataset):
             )
         return mark_of(self.load(), reading)
 
+    @looks_again
     def check_fit(self, rows: pa.Schema, binding: TableBinding) -> None:
         """Refuse rows of this schema, listing every difference."""
         require_fit(rows, self._facts(binding).schema, self.identifier)
@@ -112,6 +117,7 @@ class LanceTarget(NamedDataset):
         dataset = self.load_bound(header.table)
         return plan if dataset is None else mode_of(header.mode, header.parameters).first(dataset, plan, made, replaced)
 
+    @looks_again
     def following(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None) -> Plan | None:
         """The plan of the next round; see ``Table.following``."""
         mode = mode_of(header.mode, header.parameters)
@@ -120,12 +126,14 @@ class LanceTarget(NamedDataset):
         dataset = self.load_bound(header.table)
         return None if dataset is None else mode.following(self.files, dataset, plans, staged, replaced)
 
+    @looks_again
     def stands(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None) -> bool:
         """Whether the own splits of the last plan still have to be done; see ``Table.stands``."""
         dataset = self.load_bound(header.table)
         mode = mode_of(header.mode, header.parameters)
         return dataset is None or mode.stands(self.files, dataset, plans, staged, replaced)
 
+    @looks_again
     def writer(self, header: Header, plans: Sequence[Plan], staged: StagedOf) -> Writer:
         """Writer with the columns that the header pinned."""
         del staged
@@ -165,11 +173,13 @@ class LanceTarget(NamedDataset):
 
     # -- committing -------------------------------------------------------------------------------------------------------
 
+    @looks_again
     def find(self, group: Group, headers: Sequence[Header]) -> Landed | None:
         """Look for the commit of ``group`` in the dataset's versions, which must be the commit of these."""
         dataset = self.load_bound(headers[0].table)
         return None if dataset is None else find(dataset, Search.of(group, identity_of(headers)))
 
+    @looks_again
     def require_unknown(self, headers: Sequence[Header], known: AbstractSet[Trace], base: Base | None = None) -> None:
         """Refuse keys that a checkpoint which is not known has committed; see ``Table.require_unknown``."""
         dataset = self.load_bound(headers[0].table) if base is None else base.table
@@ -262,6 +272,7 @@ class LanceTarget(NamedDataset):
                 self.identifier, found, wanted,
             )  # fmt: skip
 
+    @looks_again
     def leftovers(
         self, header: Header, attempts: frozenset[str], landed: Sealed | None, commit: CommitRecord | None
     ) -> list[StagedFile]:
@@ -282,6 +293,7 @@ class LanceTarget(NamedDataset):
         staged = [StagedFragments.from_json(manifest) for one in sealed for manifest in one.seal.manifests]
         return [DataFile(fragment.name, fragment.bytes) for one in staged for fragment in one.fragments]
 
+    @looks_again
     def staged_scan(self, sealed: Sequence[Sealed], columns: Sequence[str] | None = None) -> FileScan:
         """What reads those files; see ``Table.staged_scan``."""
         header = sealed[0].header

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from airflow_ckpt_provider.exceptions import RowCountError
 from airflow_ckpt_provider.tables.fit import Conform
 from airflow_ckpt_provider.tables.lance.files import DatasetFiles  # noqa: TC001 - a dataclass holds it
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragment, StagedFragments
+from airflow_ckpt_provider.tables.lance.schema import as_read
 from airflow_ckpt_provider.tables.protocol import Written
 
 if TYPE_CHECKING:
@@ -76,6 +78,10 @@ class LanceWriter:
             raise RowCountError(f"{rows} rows were written to {stem}, but its files hold {staged.rows} (I2).")
         named = tuple(StagedFile(self.facts.files.path(one.name), one.bytes) for one in closed)
         return Written(rows, sum(one.bytes for one in closed), named, staged.to_json())
+
+    def rewrite(self, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
+        """Write rows that were read from staged files; see ``as_read``."""
+        return LanceWriter(dataclasses.replace(self.facts, schema=as_read(self.facts.schema))).write(batches, stem)
 
     def work(self, split: Split, stem: str) -> Written:
         """Appending asks for no work of the table's own."""

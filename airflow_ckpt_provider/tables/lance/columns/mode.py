@@ -67,6 +67,11 @@ class AddColumns(Append):
         """Refuse columns to be read that the dataset does not have. What the others hold does not matter."""
         names = [] if dataset is None else dataset.schema.names
         strange = [name for name in self._read if name not in names]
+        if PLACE in self._read:
+            raise InvalidInputError(
+                f"read_columns names {PLACE!r}: while columns are computed, rows carry their place in a column of that name. "
+                "Rename the column of the dataset first."
+            )
         if dataset is not None and strange:
             raise InvalidInputError(
                 f"read_columns names {', '.join(map(repr, strange))}, which the dataset {dataset.uri} does not have. Its columns "
@@ -81,8 +86,11 @@ class AddColumns(Append):
         """
         import pyarrow as pa
 
+        fields = list(made())
+        # The place of the row is the last one; if the transform made one of that name, it is refused below.
+        of_transform = fields[:-1] if fields and fields[-1].name == PLACE else fields
         # Optional, because rows that others add later have no values in them.
-        columns = pa.schema([optional(field) for field in made() if field.name != PLACE])
+        columns = pa.schema(map(optional, of_transform))
         if not len(columns):
             raise InvalidInputError("The transform returned no column. With mode='add_columns' it returns those that are added.")
         own = _own_columns(dataset, replaced)

@@ -12,6 +12,7 @@ from airflow_ckpt_provider.exceptions import RowCountError, TableMovedError
 from airflow_ckpt_provider.scan.lance_rows import PLACE
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.scan import DataFile, FileScan
+from airflow_ckpt_provider.tables.lance.schema import as_read
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
 from airflow_ckpt_provider.tables.presence import reading_staged
 
@@ -74,7 +75,7 @@ class ColumnsWriter(LanceWriter):
         runs = join.runs or ((),) * len(join.parts)
         parts = zip(join.parts, runs, strict=True)
         values = (batch for (name, size), own in parts for batch in self._values(scan, DataFile(name, size), own))
-        written = super().write(spread(values, join.rows, self.schema), stem)
+        written = self.rewrite(spread(values, join.rows, as_read(self.schema)), stem)
         (file,) = StagedFragments.from_json(written.manifest or {}).fragments
         if file.rows != join.rows:
             raise RowCountError(f"A fragment of {self.facts.table} has {join.rows} rows; {stem} was written with {file.rows} (I2).")

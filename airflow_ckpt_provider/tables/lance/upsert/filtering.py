@@ -150,7 +150,7 @@ class Filter:
         return written, np.concatenate(landed)
 
     def _written(self, own: StagedFragment, rows: int, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
-        written = self._writer.write(batches, stem)
+        written = self._writer.rewrite(batches, stem)
         if written.rows != rows:
             path = self._writer.facts.files.path(own.name)
             raise RowCountError(f"{rows} rows of {path} are to land, but {written.rows} were written (I2).")

@@ -10,6 +10,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.anew import first_id
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.exceptions import TableMovedError
+from airflow_ckpt_provider.scan.lance import open_dataset
 from airflow_ckpt_provider.tables.lance.deletions import deletions_of, write_deletions
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.upsert.earlier import EARLIER, inserted_rows
@@ -161,15 +162,11 @@ class UpsertWriter(LanceWriter):
 
         :raises TableMovedError: if it is another one by now.
         """
-        import lance
-
         files = self.facts.files
-        try:
-            dataset = lance.dataset(files.address, version=version, storage_options=files.storage_options)
-        except ValueError:
-            dataset = lance.dataset(files.address, storage_options=files.storage_options)
-        fragment = dataset.get_fragment(int(split.read["fragment"]))  # type: ignore[call-overload]
-        if fragment is None or match_id(fragment.metadata, keeps_ids=self._upsert.landing.keeps_ids) != first_id(split.id):
+        dataset = open_dataset(files.uri, files.options, version) or open_dataset(files.uri, files.options)
+        fragment = None if dataset is None else dataset.get_fragment(int(split.read["fragment"]))  # type: ignore[call-overload]
+        keeps_ids = self._upsert.landing.keeps_ids
+        if dataset is None or fragment is None or match_id(fragment.metadata, keeps_ids=keeps_ids) != first_id(split.id):
             raise TableMovedError(
                 f"The fragment {split.read['fragment']} of {files.uri} was changed since version {version}, which was cleaned up. "
                 "Nothing was committed, and what is staged stays staged: the next try matches what there is now."
