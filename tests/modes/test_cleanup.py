@@ -160,10 +160,13 @@ def test_a_commit_whose_record_was_lost_is_found_before_anything_goes(world):
 
 def test_the_same_key_in_another_store_keeps_its_files(world):
     """Two stores know nothing of each other; keys, generations and so the beginnings of names are the same."""
-    world.commit(world.stage())
-    other, world.store = world.store, CheckpointStore.at(str(world.root / "another store"))
+    other, first = world.store, world.stage()
+    world.store = another = CheckpointStore.at(str(world.root / "another store"))
     world.stage(splits=2)
     abandon(world, world.request())
+    world.store = other
+    world.commit(first)
+    world.store = another
     assert cleaned(world, discard_unfinished=True)[0].files >= 4
     assert world.read() == of(range(400), BEFORE)
     world.store = other

@@ -2,7 +2,7 @@
 
 Lance keeps the transaction of each version in a file of its own as well, whose name ends with the transaction's id. So the id of a
 transaction of ours names the keys that it commits, and one list of a folder tells which of ten thousand versions have to be read.
-A transaction of more keys than a name can hold says only that it is ours, and is read.
+A transaction of more keys than a name can hold says only that it is ours; its file is looked through for them.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ _ID = re.compile(r"^ckpt-[0-9a-f]{32}-(many|(?:[\w-]{8})+)$")
 #: Keys that an id names: file systems take names of 255 characters.
 _NAMED = 16
 
+#: So many keys are looked for in a file at most; for more, the transaction is read.
+_SOUGHT = 64
+
 #: So many versions are read rather than listed.
 _FEW = 16
 
@@ -67,7 +70,7 @@ def _committed(files: DatasetFiles, dataset: LanceDataset, keys: Mapping[str, st
         found: Iterator[tuple[int, Any]] = ((version, _made(dataset, version)) for version in range(since + 1, dataset.version + 1))
     else:
         ours = (one for one in map(_listed, files.names(_FOLDER)) if one is not None)
-        wanted = (one for one in ours if one.keys is None or one.keys & keys.keys())
+        wanted = _holding([one for one in ours if one.keys is None or one.keys & keys.keys()], files, keys)
         found = (landed for one in wanted if (landed := _landed(dataset, one, since)) is not None)
     for version, transaction in found:
         identity = None if transaction is None else (transaction.transaction_properties or {}).get(IDENTITY)
@@ -78,6 +81,7 @@ def _committed(files: DatasetFiles, dataset: LanceDataset, keys: Mapping[str, st
 class _Listed(NamedTuple):
     """A transaction of ours, as its file is named; ``keys`` is None if the name does not say which."""
 
+    name: str
     read_version: int
     id: str
     keys: frozenset[str] | None
@@ -89,7 +93,16 @@ def _listed(name: str) -> _Listed | None:
     if file is None or own is None:
         return None
     keys = None if own[1] == "many" else frozenset(own[1][start : start + 8] for start in range(0, len(own[1]), 8))
-    return _Listed(int(file[1]), file[2], keys)
+    return _Listed(name, int(file[1]), file[2], keys)
+
+
+def _holding(listed: list[_Listed], files: DatasetFiles, keys: Mapping[str, str]) -> list[_Listed]:
+    """Those that name one of the keys, and of the others those whose file has one in it, as plain text."""
+    unnamed = [f"{_FOLDER}/{one.name}" for one in listed if one.keys is None]
+    if not unnamed or len(keys) > _SOUGHT:
+        return listed
+    holding = set(files.holding(unnamed, [key.encode() for key in keys]))
+    return [one for one in listed if one.keys is not None or f"{_FOLDER}/{one.name}" in holding]
 
 
 def _landed(dataset: LanceDataset, listed: _Listed, since: int) -> tuple[int, Any] | None:
