@@ -375,7 +375,7 @@ def test_a_look_at_a_version_that_is_cleaned_up_by_then_is_repeated(tmp_path, mo
     (landed,) = write.world.commit(attempt)
     assert landed.commit.snapshot_id == write.world.dataset.version
     write.assert_landed_once()
-    assert left == [0]
+    assert left[0] < 3
 
 
 #: How often each race is run: beside a loop of compaction and clean-up.
