@@ -250,6 +250,18 @@ def test_a_commit_whose_rows_others_took_away_right_after_it_is_not_repeated(tmp
     assert world.table_rows() == before
 
 
+def test_a_create_whose_rows_others_took_away_right_after_it_is_not_repeated(tmp_path):
+    world = LanceWorld(tmp_path)
+    world.put_files(3, 4)
+    attempt = world.stage(world.request(mode="create"))
+    world.commit(attempt)
+    world.dataset.delete("true")
+    (world.root / "store" / attempt.checkpoint.paths.commit).unlink()
+    (again,) = world.commit(attempt)
+    assert (again.landed_now, again.commit.snapshot_id) == (False, 1)
+    assert ids_shown(world) == []
+
+
 def test_a_commit_of_which_nothing_is_left_that_could_tell_is_an_error_that_says_what_to_do(tmp_path, monkeypatch):
     write = write_of(tmp_path, "append")
     world, attempt = write.world, write.stage()
@@ -375,7 +387,7 @@ def test_a_look_at_a_version_that_is_cleaned_up_by_then_is_repeated(tmp_path, mo
     (landed,) = write.world.commit(attempt)
     assert landed.commit.snapshot_id == write.world.dataset.version
     write.assert_landed_once()
-    assert left == [0]
+    assert left[0] < 3
 
 
 #: How often each race is run: beside a loop of compaction and clean-up.

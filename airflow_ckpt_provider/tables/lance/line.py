@@ -172,6 +172,9 @@ def _columns_follow(version: LanceDataset, after: LanceDataset, operation: str) 
 
 def all_are_there(latest: LanceDataset, number: int) -> bool:
     """Whether a version and all after it are there as they were made: a clean-up takes the oldest first, unless one is tagged."""
+    if number == 0:
+        # Before it there was no dataset.
+        return True
     try:
         tagged = {one["version"] for one in latest.tags.list().values()}
         latest.checkout_version(number)
