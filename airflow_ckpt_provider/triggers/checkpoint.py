@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State
-from airflow_ckpt_provider.exceptions import RetryableError, TerminalError, terminal_error
+from airflow_ckpt_provider.exceptions import RetryableError, TerminalError, panics_as_errors, terminal_error
 from airflow_ckpt_provider.hooks.lookup import reached
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ class CheckpointTrigger(BaseTrigger):
             await asyncio.sleep(self.poll_interval)
 
     def _reached(self, pointer: str | Reference) -> bool:
-        return reached(pointer, State(self.until), self.checkpoint_conn_id)
+        with panics_as_errors("while a checkpoint was looked at"):
+            return reached(pointer, State(self.until), self.checkpoint_conn_id)
 
 
 def raise_event_error(event: dict[str, Any] | None) -> None:
