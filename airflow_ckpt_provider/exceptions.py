@@ -2,12 +2,17 @@
 
 A message says what happened, to which key or table, and what to do next. The core raises these types; the operators
 map them to Airflow's once (``RetryableError`` and ``OutcomeUnknownError`` fail the try and let Airflow retry,
-``TerminalError`` fails the task at once). This module imports nothing of the provider, so that every layer can use it.
+``TerminalError`` fails the task at once). This module imports nothing of this package, so that every layer can use it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: Control and bidirectional characters, line separators and lone surrogates: a text that holds them does not say what it shows.
 UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -142,6 +147,10 @@ class StageFailedError(RetryableError):
     """Spark tasks failed. The splits they did publish stay staged; a retry writes only the others."""
 
 
+class NativePanicError(RetryableError):
+    """Native code of a library, such as Lance's, gave up in the middle of its work."""
+
+
 class CommitRefusedError(TerminalError):
     """The catalog answered that this commit is not allowed."""
 
@@ -154,6 +163,29 @@ def terminal_error(name: str, message: str) -> TerminalError:
     """The terminal error that was called ``name`` in another process: an executor, or the triggerer."""
     kind = globals().get(name)
     return kind(message) if isinstance(kind, type) and issubclass(kind, TerminalError) else TerminalError(message)
+
+
+@contextlib.contextmanager
+def panics_as_errors(doing: str) -> Iterator[None]:
+    """Make an error like any other of a panic of a library that is written in Rust.
+
+    Such a panic is no ``Exception``: nothing that looks after errors would see it, and it would end a triggerer's thread or a task
+    in silence. Its class belongs to each library, so that it is known by its name.
+
+    :param doing: what was being done, for the message.
+    :raises NativePanicError: with what the library says.
+    """
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise NativePanicError(
+            f"Native code of a library panicked {doing}: {first_line(error)}. Nothing that was staged is lost; a retry goes on "
+            "from there. If it happens again, report it to the library with the traceback in this log."
+        ) from error
 
 
 def first_line(error: BaseException) -> str:

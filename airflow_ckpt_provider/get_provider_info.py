@@ -36,6 +36,13 @@ def get_provider_info() -> dict[str, Any]:
                 "connection-type": "checkpoint",
                 "hook-name": "Checkpoint store",
                 "hook-class-name": "airflow_ckpt_provider.hooks.checkpoint.CheckpointHook",
+                "conn-fields": {
+                    "signing_key": {
+                        "label": "Signing key",
+                        "description": "Signs all documents of the store. At least 32 characters, such as of: openssl rand -hex 32",
+                        "schema": {"type": ["string", "null"], "format": "password"},
+                    }
+                },
                 "ui-field-behaviour": {
                     "hidden-fields": ["port", "schema"],
                     "relabeling": {"host": "Store URI", "login": "Access key", "password": "Secret key"},

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_ckpt_provider.checkpoint.secrets import without_credentials
-from airflow_ckpt_provider.exceptions import CheckpointError, TerminalError
+from airflow_ckpt_provider.exceptions import CheckpointError, TerminalError, panics_as_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def airflow_errors() -> Iterator[None]:
     """Fail the task at once for what no retry can cure; fail only the try for everything else."""
     try:
-        yield
+        with panics_as_errors("in this task"):
+            yield
     except TerminalError as error:
         raise AirflowFailException(f"{type(error).__name__}: {without_credentials(str(error))}") from error
     except CheckpointError as error:

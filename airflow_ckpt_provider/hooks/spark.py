@@ -28,7 +28,9 @@ def spark_target(spark_conn_id: str, conf: Mapping[str, str]) -> SparkTarget:
     if connection.conn_type == "spark_connect":
         from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 
-        return SparkTarget(master="", remote=SparkConnectHook(spark_conn_id).get_connection_url(), conf=dict(conf))
+        return SparkTarget(
+            master="", remote=SparkConnectHook(spark_conn_id).get_connection_url(), conf=dict(conf), conn_id=spark_conn_id
+        )
     host = connection.host or ""
     if connection.schema and "://" not in host and not host.startswith("local"):
         host = f"{connection.schema}://{host}"

@@ -16,6 +16,7 @@ from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.operators.identity import origin_of
 from airflow_ckpt_provider.spark.checks.check import parse_checks
 from airflow_ckpt_provider.spark.checks.run import CheckRun
+from airflow_ckpt_provider.spark.jvm import Starting
 from airflow_ckpt_provider.spark.session import spark_session
 from airflow_ckpt_provider.tables import groups
 
@@ -96,6 +97,7 @@ class CheckpointCommitOperator(BaseOperator):
         self.spark_conn_id = spark_conn_id
         self.spark_conf = spark_conf
         self._run: CheckRun | None = None
+        self._start: Starting | None = None
         self._killed = False
 
     def execute(self, context: Context) -> Reference | list[Reference]:
@@ -106,6 +108,8 @@ class CheckpointCommitOperator(BaseOperator):
     def on_kill(self) -> None:
         """Stop a check that is running (I12), or keep it from starting. What is staged stays."""
         self._killed = True
+        if self._start is not None:
+            self._start.stop()
         if self._run is not None:
             self.log.info("Stopping the checks. Nothing is committed; what is staged stays.")
             self._run.cancel()
@@ -147,12 +151,15 @@ class CheckpointCommitOperator(BaseOperator):
         """Run the checks over what is about to land."""
         rows = sum(one.seal.rows for one in sealed)
         self.log.info("Running %d checks over %s staged rows of %s.", len(checks), f"{rows:,}", table.identifier)
+        start = self._start = Starting()
+        if self._killed:
+            start.stop()
         with contextlib.ExitStack() as stack:
 
             def session() -> SparkSession:
                 target = spark_target(spark_conn_id, self.spark_conf or {})
                 self.log.info("A check needs Spark. Starting a session on %s.", target.name)
-                return stack.enter_context(spark_session(target, f"checks {sealed[0].header.key}"))
+                return stack.enter_context(spark_session(target, f"checks {sealed[0].header.key}", start))
 
             self._run = CheckRun(checks, table, sealed, session)
             try:

@@ -83,6 +83,7 @@ class CheckpointedWriteOperator(BaseOperator):
         self.checkpoint_conn_id = checkpoint_conn_id
         self._has_key = idempotence_key is not None
         self._rounds: StageRounds | None = None
+        self._session: LazySession | None = None
         self._killed = False
 
     @property
@@ -135,6 +136,8 @@ class CheckpointedWriteOperator(BaseOperator):
     def on_kill(self) -> None:
         """Stop the Spark job (I12), or keep it from starting. What is staged stays."""
         self._killed = True
+        if self._session is not None:
+            self._session.cancel()
         if self._rounds is not None:
             self.log.info("Stopping the Spark job. Splits staged so far stay staged.")
             self._rounds.cancel()
@@ -150,6 +153,9 @@ class CheckpointedWriteOperator(BaseOperator):
         context["ti"].xcom_push(key="idempotence_key", value=key.value)
         target = spark_target(self.spark_conn_id, self.spark_conf or {})
         with LazySession(target, f"checkpoint {key}", self._starting) as session:
+            self._session = session
+            if self._killed:
+                session.cancel()
             attempt = self._open(context, key, session)
             checkpoint = attempt.checkpoint
             self.log.info(

@@ -11,25 +11,85 @@ import contextlib
 import os
 import shlex
 import tempfile
-from typing import TYPE_CHECKING
+import threading
+import time
+from typing import TYPE_CHECKING, Self
+
+import psutil
 
 from airflow_ckpt_provider.checkpoint.secrets import is_secret, without_credentials
+from airflow_ckpt_provider.exceptions import StageFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from types import TracebackType
 
 #: Settings that do nothing once the JVM runs.
 _FOR_THE_START = ("spark.jars", "spark.submit.", "spark.driver.extra", "spark.driver.default")
 
+_KILL_AGAIN_S = 0.2
+
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 
 
-def start_jvm(master: str, name: str, settings: Mapping[str, str]) -> None:
+class Starting:
+    """The start of a session, which can be stopped: whatever processes it has started are killed then.
+
+    PySpark waits for its JVM, and a JVM for a cluster that has no room, for minutes or without end. A JVM outlives the process that
+    started it for as long as it does not look at its standard input, which it does when it is up.
+    """
+
+    def __init__(self) -> None:
+        #: Set when the start is to be stopped.
+        self.stopping = threading.Event()
+        self._before: set[int] | None = None
+
+    def __enter__(self) -> Self:
+        self._before = {process.pid for process in _children()}
+        if self.stopping.is_set():
+            raise StageFailedError("It was stopped before a Spark session was started.")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None and (self.stopping.is_set() or not isinstance(error, Exception)):
+            # A signal handler may have raised, or a process been started after the others were killed.
+            self._kill()
+        self._before = None
+        if isinstance(error, Exception) and self.stopping.is_set():
+            raise StageFailedError("It was stopped while the Spark session was starting. What is staged stays staged.") from error
+
+    def stop(self) -> None:
+        """Stop the start, if it is under way, or keep it from beginning. Safe in a signal handler."""
+        self.stopping.set()
+        if self._before is not None:
+            self._kill()
+            # A process may be about to be started.
+            threading.Thread(target=self._kill_all, name="checkpoint-stop-start", daemon=True).start()
+
+    def _kill_all(self) -> None:
+        while self._before is not None:
+            self._kill()
+            time.sleep(_KILL_AGAIN_S)
+
+    def _kill(self) -> None:
+        before = self._before
+        for process in _children():
+            if before is not None and process.pid not in before:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+
+def _children() -> list[psutil.Process]:
+    return list(psutil.Process().children(recursive=True))
+
+
+def start_jvm(master: str, name: str, settings: Mapping[str, str], stopping: threading.Event) -> None:
     """Start the JVM of this process if there is none.
 
     :param master: Spark master.
     :param name: application name.
     :param settings: all settings of the session; the secret ones are set on its context later.
+    :param stopping: set when it is not to be started any more.
     """
     from pyspark import SparkConf, SparkContext
 
@@ -42,6 +102,8 @@ def start_jvm(master: str, name: str, settings: Mapping[str, str]) -> None:
             shown.set(key, value)
         elif key.startswith(_FOR_THE_START):
             early[key] = value
+    if stopping.is_set():
+        raise StageFailedError("It was stopped before a JVM was started.")
     with _properties(early):
         SparkContext._ensure_initialized(conf=shown)  # noqa: SLF001 - whatever else starts it takes all settings
 

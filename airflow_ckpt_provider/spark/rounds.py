@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
 from airflow_ckpt_provider.spark.frame.run import FrameRun
+from airflow_ckpt_provider.spark.jvm import Starting
 from airflow_ckpt_provider.spark.session import spark_session
 from airflow_ckpt_provider.spark.stage import StageRun
 
@@ -34,6 +35,7 @@ class LazySession:
         self.target = target
         self._name = name
         self._starting = starting
+        self._start = Starting()
         self._opened: AbstractContextManager[SparkSession] | None = None
         self._spark: SparkSession | None = None
 
@@ -52,10 +54,14 @@ class LazySession:
         """The session."""
         if self._spark is None:
             self._starting(self.target)
-            opened = spark_session(self.target, self._name)
+            opened = spark_session(self.target, self._name, self._start)
             self._spark = opened.__enter__()
             self._opened = opened
         return self._spark
+
+    def cancel(self) -> None:
+        """Stop the start of the session, or keep it from being started. One that has started stays as it is."""
+        self._start.stop()
 
 
 class StageRounds:
@@ -88,6 +94,7 @@ class StageRounds:
     def cancel(self) -> None:
         """Stop the Spark job, or keep it from starting (I12). What is staged stays staged."""
         self._cancelled.set()
+        self._session.cancel()
         if self._run is not None:
             self._run.cancel()
 

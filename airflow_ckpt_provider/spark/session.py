@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.secrets import REDACTED, without_credentials
 from airflow_ckpt_provider.exceptions import InvalidInputError, PySparkVersionError
-from airflow_ckpt_provider.spark.jvm import start_jvm
+from airflow_ckpt_provider.spark.connect import require_reachable
+from airflow_ckpt_provider.spark.jvm import Starting, start_jvm
 from airflow_ckpt_provider.spark.ship import ship_package
 
 if TYPE_CHECKING:
@@ -40,11 +41,13 @@ class SparkTarget:
     :param master: Spark master, such as ``local[2]`` or ``spark://host:7077``; empty for Spark Connect.
     :param remote: Spark Connect URL, with its token: never shown.
     :param conf: Spark configuration on top of it.
+    :param conn_id: id of the connection it is from, for messages.
     """
 
     master: str = field(default=DEFAULT_MASTER, repr=False)
     remote: str = field(default="", repr=False)
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    conn_id: str = ""
 
     @property
     def in_process(self) -> bool:
@@ -90,21 +93,23 @@ def require_equal_pyspark() -> None:
 
 
 @contextlib.contextmanager
-def spark_session(target: SparkTarget, name: str) -> Iterator[SparkSession]:
+def spark_session(target: SparkTarget, name: str, starting: Starting | None = None) -> Iterator[SparkSession]:
     """A Spark session with this package on its executors, stopped on leaving unless it was there before.
 
     A process has one classic Spark context, so one that is active is used as it is. A Connect session is always an own one.
 
     :param name: application name, as the Spark UI shows it.
+    :param starting: what can stop the start from another thread or a signal handler.
     """
+    starting = starting or Starting()
     require_equal_pyspark()
     quiet()
     with contextlib.ExitStack() as stack:
         if target.remote and "SPARK_CONNECT_MODE_ENABLED" not in os.environ:
             # The mark that Connect leaves on a process, and that would turn every later session into a Connect client.
             stack.callback(os.environ.pop, "SPARK_CONNECT_MODE_ENABLED", None)
-        with _environment(target):
-            spark, ours = _open(target, name)
+        with _environment(target), starting:
+            spark, ours = _open(target, name, starting)
         if ours:
             stack.callback(spark.stop)
         if target.remote or not _LOCAL.match(spark.conf.get("spark.master") or ""):
@@ -112,12 +117,13 @@ def spark_session(target: SparkTarget, name: str) -> Iterator[SparkSession]:
         yield spark
 
 
-def _open(target: SparkTarget, name: str) -> tuple[SparkSession, bool]:
+def _open(target: SparkTarget, name: str, starting: Starting) -> tuple[SparkSession, bool]:
     """A session, and whether it is ours to stop."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name)
     if target.remote:
+        require_reachable(target.remote, target.conn_id, starting.stopping)
         builder = builder.remote(target.remote)
         for key, value in target.conf.items():
             builder = builder.config(key, value)
@@ -132,7 +138,7 @@ def _open(target: SparkTarget, name: str) -> tuple[SparkSession, bool]:
     with warnings.catch_warnings():
         # PySpark forks to start its JVM, and the child does nothing else: it never comes to Lance.
         warnings.filterwarnings("ignore", "lance is not fork-safe")
-        start_jvm(target.master, name, settings)
+        start_jvm(target.master, name, settings, starting.stopping)
         return builder.getOrCreate(), True
 
 

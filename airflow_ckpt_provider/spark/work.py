@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Staged
+from airflow_ckpt_provider.exceptions import panics_as_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -46,6 +47,10 @@ class SplitWork:
         :param task_attempt: id of the task attempt, unique within the attempt.
         :returns: True if this call published it, False if it was or became published by another.
         """
+        with panics_as_errors(f"while split {split.id} was staged"):
+            return self._run(split, task_attempt)
+
+    def _run(self, split: Split, task_attempt: str) -> bool:
         if self.store.exists(self.paths.staged(split.id)):
             return False
         if split.task != READ:
@@ -57,7 +62,8 @@ class SplitWork:
         """Stage a split whose rows are at hand; see ``run``."""
         if self.transform is not None:
             batches = self.transform.apply(batches)
-        return self._publish(split_id, task_attempt, functools.partial(self.writer.write, batches))
+        with panics_as_errors(f"while split {split_id} was staged"):
+            return self._publish(split_id, task_attempt, functools.partial(self.writer.write, batches))
 
     def _publish(self, split_id: str, task_attempt: str, write: Callable[[str], Written]) -> bool:
         author = f"{self.attempt_id}.{task_attempt}"

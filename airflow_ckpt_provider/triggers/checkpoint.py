@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State
-from airflow_ckpt_provider.exceptions import RetryableError, TerminalError, terminal_error
+from airflow_ckpt_provider.exceptions import RetryableError, TerminalError, panics_as_errors, terminal_error
 from airflow_ckpt_provider.hooks.lookup import OwnConnections, reached
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ class CheckpointTrigger(BaseTrigger):
 
     def _reached(self, pointer: str | Reference) -> bool:
         own = OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table)
-        return reached(pointer, State(self.until), own)
+        with panics_as_errors("while a checkpoint was looked at"):
+            return reached(pointer, State(self.until), own)
 
 
 def raise_event_error(event: dict[str, Any] | None) -> None:

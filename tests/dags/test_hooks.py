@@ -17,6 +17,7 @@ from support.s3 import SECRET
 from airflow_ckpt_provider.checkpoint.documents import Discard
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import CheckpointError, InvalidInputError, RetryableError
+from airflow_ckpt_provider.get_provider_info import get_provider_info
 from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook, embedded_home, storage_options
 from airflow_ckpt_provider.hooks.spark import spark_target
@@ -255,3 +256,8 @@ def test_the_embedded_default_is_open_to_its_own_user_only(tmp_path, monkeypatch
         os.umask(before)
     assert (tmp_path / "home" / "checkpoints").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "home" / "checkpoints" / "store").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_connection_form_hides_the_signing_key():
+    (form,) = get_provider_info()["connection-types"]
+    assert form["conn-fields"]["signing_key"]["schema"]["format"] == "password"

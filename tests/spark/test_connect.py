@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -12,7 +14,8 @@ import pytest
 from support.stages import Gate, prepare
 from support.standalone import connect_server
 
-from airflow_ckpt_provider.exceptions import StageFailedError
+from airflow_ckpt_provider.exceptions import InvalidInputError, RetryableError, StageFailedError
+from airflow_ckpt_provider.spark import connect
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
 
 if TYPE_CHECKING:
@@ -96,3 +99,28 @@ def test_a_connect_session_is_an_own_one_and_leaves_the_process_as_it_was(remote
     assert other.is_stopped
     assert not spark.is_stopped
     assert spark.range(3).count() == 3
+
+
+@pytest.mark.parametrize("port", ["closed", "silent"])
+def test_a_server_that_cannot_be_reached_is_an_error_that_names_the_connection_in_bounded_time(monkeypatch, port):
+    monkeypatch.setattr(connect, "PATIENCE_S", 3.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        number = server.getsockname()[1]
+        if port == "closed":
+            server.close()
+        target = SparkTarget(
+            "", remote=f"sc://127.0.0.1:{number}/;token=d0ntSh0wMe", conn_id="lake_spark", conf={"spark.sql.ansi.enabled": "true"}
+        )
+        began = time.monotonic()
+        with pytest.raises(RetryableError, match=rf"127\.0\.0\.1:{number} cannot be reached.*'lake_spark'") as caught:
+            spark_session(target, "nowhere").__enter__()
+    assert time.monotonic() - began < 10
+    assert "d0ntSh0wMe" not in str(caught.value)
+    assert connect.PATIENCE_S < 60
+
+
+@pytest.mark.parametrize("remote", ["sc://host:15002/path;token=d0ntSh0wMe", "http://d0ntSh0wMe@host", "sc://host:d0ntSh0wMe"])
+def test_a_url_that_is_none_is_refused_without_repeating_it(remote):
+    with pytest.raises(InvalidInputError, match="'lake_spark' cannot be read") as caught:
+        spark_session(SparkTarget("", remote=remote, conn_id="lake_spark"), "nowhere").__enter__()
+    assert "d0ntSh0wMe" not in str(caught.value)

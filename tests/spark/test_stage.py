@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 import pytest
+from support.panics import SAID, panic
 from support.stages import Gate, prepare
 from support.world import World
 
+from airflow_ckpt_provider.checkpoint.signing import ConnectionKeys
+from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import InvalidInputError, NullInRequiredColumnError, StageFailedError
 from airflow_ckpt_provider.spark import stage as stage_module
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
@@ -218,3 +221,19 @@ def test_the_session_has_the_settings_it_had_before(spark, world):
     prepare(spark, world, world.request(key="again")).stage()
     assert spark.conf.get(name) == "7"
     spark.conf.unset(name)
+
+
+def test_a_panic_of_native_code_in_a_task_is_an_error_with_its_text(spark, world):
+    stage = prepare(spark, world, world.request(transform=panic))
+    with pytest.raises(StageFailedError, match=rf"NativePanicError: .*while split 00000\d was staged: .*{SAID}"):
+        stage.stage()
+    assert stage.attempt.checkpoint.staged_ids() == set()
+
+
+def test_tasks_of_a_signed_store_sign_what_they_publish(spark, world):
+    world.store = CheckpointStore(world.store.location, ConnectionKeys(["5e" * 16]))
+    stage = prepare(spark, world)
+    stage.stage()
+    world.commit(stage.attempt)
+    assert world.ids() == list(range(400))
+    assert all(b"hmac_sha256" in path.read_bytes() for path in (world.root / "store").rglob("staged/*.json"))

@@ -149,3 +149,53 @@ def test_a_driver_process_ends_soon_after_sigterm_with_all_that_it_started(spark
     assert jvms
     wait_until(lambda: not any(alive(pid) for pid in jvms), "the end of the JVM", SOON_S)
     check_stopped_and_retry(spark, world, gate)
+
+
+START = """
+import signal, sys
+from support.world import World
+from pathlib import Path
+from airflow_ckpt_provider.spark.rounds import LazySession, StageRounds
+from airflow_ckpt_provider.spark.session import SparkTarget
+
+root, master, handler = sys.argv[1:]
+world = World(Path(root))
+with LazySession(SparkTarget(master), "a start", lambda _: print("starting", flush=True)) as session:
+    rounds = StageRounds(session, 1)
+
+    def on_term(*_):
+        rounds.cancel()
+        if handler == "raise":
+            raise SystemExit(143)
+
+    signal.signal(signal.SIGTERM, on_term)
+    rounds.run(world.attempt(), lambda _: None, lambda _: None)
+"""
+
+
+@pytest.mark.parametrize("handler", ["cancel", "raise"])
+@pytest.mark.parametrize(
+    ("master", "after"),
+    [("local[2]", 0.0), ("local[2]", 0.5), ("local[2]", 1.5), ("spark://127.0.0.1:9", 8.0)],
+    ids=["at once", "while the JVM is launched", "a little later", "a cluster that does not answer"],
+)
+def test_a_stop_while_the_session_starts_ends_the_process_with_all_that_it_started(world, master, after, handler):
+    command = [sys.executable, "-c", START, str(world.root), master, handler]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as driver:
+        assert driver.stdout.readline() == "starting\n"
+        time.sleep(after)
+        started = children(driver.pid)
+        asked = time.monotonic()
+        driver.terminate()
+        try:
+            _, said = driver.communicate(timeout=SOON_S)
+        finally:
+            driver.kill()
+    took = time.monotonic() - asked
+    assert driver.returncode == (143 if handler == "raise" else 1)
+    assert took < SOON_S
+    assert handler == "raise" or "stopped" in said.splitlines()[-1]
+    wait_until(lambda: not any(alive(pid) for pid in started), "the end of the JVM", 3.0)
+    assert world.files_on_disk() == set()
+    assert world.attempt().checkpoint.staged_ids() == set()

@@ -13,6 +13,7 @@ from airflow_ckpt_provider.exceptions import (
     RetryableError,
     StagedFileMissingError,
     TerminalError,
+    panics_as_errors,
 )
 from airflow_ckpt_provider.spark.checks.frame import StagedFrame
 from airflow_ckpt_provider.spark.checks.rows import StagedRows
@@ -92,7 +93,8 @@ class CheckRun:
         started = time.monotonic()
         if not self._frame.stopped:
             try:
-                passed, detail = check.run(self._staged)
+                with panics_as_errors(f"in check {number}"):
+                    passed, detail = check.run(self._staged)
             except Exception as error:  # noqa: BLE001 - a check is the user's code; see _conclude
                 problem = error
         if self._frame.stopped:
