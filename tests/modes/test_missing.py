@@ -14,6 +14,7 @@ from pyiceberg.types import ListType, LongType, NestedField, StringType, StructT
 from support.world import SCHEMA, World, rows
 
 from airflow_ckpt_provider.exceptions import SchemaMismatchError
+from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.tables.missing import lacking
 
 
@@ -121,6 +122,25 @@ def test_splits_that_were_staged_when_more_was_allowed_do_not_land_when_it_is_no
         world.stage(world.request(transform=without(), missing_columns="fail"))
     land(world, transform=without(), missing_columns="null")
     assert len(world.read()) == 6 + len(BEFORE)
+
+
+@pytest.mark.parametrize(
+    ("format_name", "named", "lacks"),
+    [
+        ("csv", "id,value\n1,0.5\n", {"kind", "at"}),
+        ("jsonl", '{"id": 1, "value": 0.5}\n{"id": 2}\n', {"kind", "at"}),
+        # Null is a value that the row has.
+        ("jsonl", '{"id": 1, "kind": null}\n', {"value", "at"}),
+    ],
+)
+def test_formats_without_types_of_their_own_do_not_make_columns_up(world, format_name, named, lacks):
+    (world.input / f"0.{format_name}").write_text(named)
+    source = Files(f"{world.input}/*.{format_name}", format=format_name)
+    assert land(world, source=source) == lacks
+    assert nulls(world, "kind", [row["id"] for row in world.read() if row["id"] < 10])
+    keys = {"mode": "upsert", "parameters": {"upsert_keys": [max(lacks)]}}
+    with pytest.raises(SchemaMismatchError, match="an upsert key"):
+        world.stage(world.request("upsert", source=source, **keys))
 
 
 def iceberg(tmp_path, *, spec=None, order=None, schema=SCHEMA):
