@@ -217,12 +217,14 @@ class Checkpoint:
         *,
         number: int = 1,
         provisional: bool = False,
+        look: Callable[[Sequence[Staged]], None] = lambda _: None,
         gather: Callable[[Sequence[JsonObject]], Sequence[JsonObject]] = tuple,
     ) -> Seal:
         """Close the checkpoint: every split of ``plan`` is staged, the totals are fixed (I2).
 
         :param number: round of the plan. The seal of an earlier one is replaced.
         :param provisional: whether another seal takes the place of this one when the table moves.
+        :param look: looks at what is about to be sealed, and raises to stop.
         :param gather: makes few manifests of many before they are sealed.
         :raises NotSealedError: if splits are missing.
         :raises RowCountError: if a staged record disagrees with its own manifest.
@@ -236,6 +238,7 @@ class Checkpoint:
             raise NotSealedError(f"{len(missing)} of {len(ids)} splits of the key {self.key.value!r} are not staged yet.")
         moment = now()
         staged = self.staged(ids)
+        look(staged)
         for split_id, one in zip(ids, staged, strict=True):
             if one.split != split_id or (one.manifest is None) != (one.rows == 0):
                 raise RowCountError(f"The staged record of split {split_id} of the key {self.key.value!r} contradicts itself.")

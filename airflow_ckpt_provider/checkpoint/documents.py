@@ -217,6 +217,7 @@ class Staged(Document, frozen=True, kw_only=True, tag="staged"):
         do not land.
     :param counts: what became of the rows, for modes that distinguish: ``inserted``, ``updated``, ``unchanged``, ``ignored``.
     :param scratch: the table format's own record of files that later rounds read and that never become part of the table.
+    :param missing: columns of the table that rows of the split did not have, and that are null in them.
     """
 
     split: Name
@@ -229,6 +230,7 @@ class Staged(Document, frozen=True, kw_only=True, tag="staged"):
     replaces: tuple[str, ...] = ()
     counts: dict[str, Count] = {}
     scratch: JsonObject | None = None
+    missing: tuple[str, ...] = ()
 
 
 class Seal(Document, frozen=True, kw_only=True, tag="seal"):

@@ -55,6 +55,9 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
     :param if_empty: what becomes of the task if there is nothing to read, or no row comes out of the transform: ``"succeed"``;
         ``"skip"``, which leaves the reference in XCom, so that a commit of mapped stages with ``trigger_rule="none_failed"`` takes
         the others; or ``"fail"``. As long as nothing has landed, the stage, cleared, looks for input again
+    :param missing_columns: what becomes of columns that the rows lack, members of structs too. None refuses
+        partition and sort columns and ``upsert_keys``, and makes others null, with a warning that names them; ``"fail"`` refuses
+        any; ``"null"`` makes all null but ``upsert_keys``
     :param iceberg_conn_id: connection of type ``iceberg``; an embedded catalog if ``iceberg_default`` does not exist
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; ``local[*]`` if ``spark_default`` does not exist
     :param spark_conf: Spark configuration of the session (templated)
@@ -91,6 +94,7 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
         on_change: Literal["fail", "restart", "continue"] = "fail",
         on_rerun: Literal["reuse", "replace"] = "reuse",
         if_empty: Literal["succeed", "skip", "fail"] = "succeed",
+        missing_columns: Literal["null", "fail"] | None = None,
         iceberg_conn_id: str = "iceberg_default",
         spark_conn_id: str = "spark_default",
         spark_conf: Mapping[str, str] | None = None,
@@ -107,6 +111,7 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
             on_change=on_change,
             on_rerun=on_rerun,
             if_empty=if_empty,
+            missing_columns=missing_columns,
             spark_conn_id=spark_conn_id,
             spark_conf=spark_conf,
             checkpoint_conn_id=checkpoint_conn_id,

@@ -61,6 +61,9 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
     :param if_empty: what becomes of the task if there is nothing to read, or no row comes out of the transform: ``"succeed"``;
         ``"skip"``, which leaves the reference in XCom, so that a commit of mapped stages with ``trigger_rule="none_failed"`` takes
         the others; or ``"fail"``. As long as nothing has landed, the stage, cleared, looks for input again
+    :param missing_columns: what becomes of columns that the rows lack, members of structs too. None refuses
+        ``upsert_keys``, and makes others null, with a warning that names them; ``"fail"`` refuses
+        any; ``"null"`` makes all null but ``upsert_keys``. Not for ``add_columns``, which writes no whole rows
     :param lance_conn_id: connection of type ``checkpoint`` with the credentials of the dataset's storage; those of the environment
         if None
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; ``local[*]`` if ``spark_default`` does not exist
@@ -95,6 +98,7 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         on_change: Literal["fail", "restart", "continue"] = "fail",
         on_rerun: Literal["reuse", "replace"] = "reuse",
         if_empty: Literal["succeed", "skip", "fail"] = "succeed",
+        missing_columns: Literal["null", "fail"] | None = None,
         lance_conn_id: str | None = None,
         spark_conn_id: str = "spark_default",
         spark_conf: Mapping[str, str] | None = None,
@@ -111,6 +115,7 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
             on_change=on_change,
             on_rerun=on_rerun,
             if_empty=if_empty,
+            missing_columns=missing_columns,
             spark_conn_id=spark_conn_id,
             spark_conf=spark_conf,
             checkpoint_conn_id=checkpoint_conn_id,
@@ -133,6 +138,8 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
 
     def _require_usable(self, mode: str, source: object, transform: object) -> None:
         if mode == "add_columns":
+            if self.missing_columns is not None:
+                raise InvalidInputError("mode='add_columns' writes the columns that it adds, and takes no missing_columns.")
             if self.evolve_schema:
                 raise InvalidInputError("mode='add_columns' adds what its transform returns, and takes no evolve_schema.")
             if source is not None:

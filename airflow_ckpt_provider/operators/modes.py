@@ -148,7 +148,7 @@ _KINDS: Mapping[str, Callable[[str, object], object]] = {
 }
 
 
-def require_policies(on_change: str, on_rerun: str, if_empty: str) -> None:
+def require_policies(on_change: str, on_rerun: str, if_empty: str, missing_columns: str | None) -> None:
     """Refuse policies that do not exist.
 
     :raises InvalidInputError: naming those that do.
@@ -161,6 +161,8 @@ def require_policies(on_change: str, on_rerun: str, if_empty: str) -> None:
         raise InvalidInputError(f"on_rerun={on_rerun!r}: the values are 'reuse' and 'replace'.")
     if if_empty not in {"succeed", "skip", "fail"}:
         raise InvalidInputError(f"if_empty={if_empty!r}: the values are 'succeed', 'skip' and 'fail'.")
+    if missing_columns not in {None, "null", "fail"}:
+        raise InvalidInputError(f"missing_columns={missing_columns!r}: the values are None, 'null' and 'fail'.")
 
 
 def require_transform(transform: object) -> None:

@@ -59,14 +59,16 @@ class CheckpointedWriteOperator(BaseOperator):
         on_change: Literal["fail", "restart", "continue"],
         on_rerun: Literal["reuse", "replace"],
         if_empty: Literal["succeed", "skip", "fail"],
+        missing_columns: Literal["null", "fail"] | None,
         spark_conn_id: str,
         spark_conf: Mapping[str, str] | None,
         checkpoint_conn_id: str,
         **kwargs: Any,  # noqa: ANN401 - BaseOperator's
     ) -> None:
         super().__init__(**kwargs)
-        require_policies(on_change, on_rerun, if_empty)
+        require_policies(on_change, on_rerun, if_empty, missing_columns)
         self.evolve_schema = evolve_schema
+        self.missing_columns = missing_columns
         self._require_usable(mode, source, transform)
         require_version(transform, transform_version)
         # Airflow renders templates inside a source in place: a copy of its own keeps mapped tasks apart.
@@ -85,6 +87,7 @@ class CheckpointedWriteOperator(BaseOperator):
         self._rounds: StageRounds | None = None
         self._session: LazySession | None = None
         self._killed = False
+        self._named: frozenset[str] = frozenset()
 
     @property
     def _table_conn_id(self) -> str:
@@ -175,12 +178,13 @@ class CheckpointedWriteOperator(BaseOperator):
             self._rounds = StageRounds(session, context["ti"].try_number)
             if self._killed:
                 self._rounds.cancel()
-            self._rounds.run(attempt, self._announce, self._report)
+            self._rounds.run(attempt, lambda found: self._announce(found, attempt), self._report)
             if attempt.lost:
                 self.log.warning("Files of %d splits that were staged before were gone: those were staged anew.", attempt.lost)
             if not session.started:
                 self.log.info("Everything is staged. No Spark is started.")
         seal = attempt.seal()
+        self._warn_of_missing(attempt)
         if not seal.splits:
             mode = checkpoint.header.mode
             self.log.warning("The source has nothing to read. With mode=%r the commit %s.", mode, _without_rows(mode))
@@ -216,15 +220,28 @@ class CheckpointedWriteOperator(BaseOperator):
             on_change="restart" if self.on_change == "restart" else "fail",
             on_rerun="replace" if self.on_rerun == "replace" else "reuse",
             evolve_schema=self.evolve_schema,
+            missing_columns=self.missing_columns,
             sample=_sample(source, options, session),
             restart_token=restart_token(context),
         )
         return WriteAttempt(store, self._target(), request)
 
-    def _announce(self, found: Round) -> None:
+    def _announce(self, found: Round, attempt: WriteAttempt) -> None:
+        self._warn_of_missing(attempt)
         total, missing = len(found.plan.splits), len(found.missing)
         which = f"Round {found.number}: " if found.number > 1 else ""
         self.log.info("%s%d splits planned: %d are staged already, %d to write.", which, total, total - missing, missing)
+
+    def _warn_of_missing(self, attempt: WriteAttempt) -> None:
+        """Name the columns that are null because the rows lack them, each once."""
+        found = attempt.missing - self._named
+        self._named |= found
+        if found and self.missing_columns is None:
+            self.log.warning(
+                "The rows do not have these columns of %s, which are null in them: %s. To refuse such rows, set "
+                "missing_columns='fail' on this stage; if null is meant, missing_columns='null'.",
+                attempt.checkpoint.header.table.identifier, ", ".join(sorted(found)),
+            )  # fmt: skip
 
     def _starting(self, target: SparkTarget) -> None:
         self.log.info("Starting a session on %s.", target.name)

@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import os
 import uuid
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State, now, this_host
 from airflow_ckpt_provider.checkpoint.documents import READ, Attempt
-from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError
 from airflow_ckpt_provider.sources.protocol import ListableSource, ReplanningSource
 from airflow_ckpt_provider.spark.generations import Generations
 from airflow_ckpt_provider.spark.request import SourcePlan
 from airflow_ckpt_provider.spark.work import SplitWork
 from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.tables.missing import MissingColumns
 from airflow_ckpt_provider.tables.sealed import SealedCheckpoint, replaced_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import Commit, Plan, Seal, Split
+    from airflow_ckpt_provider.checkpoint.documents import Commit, Plan, Seal, Split, Staged
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.sources.protocol import Source
     from airflow_ckpt_provider.spark.request import WriteRequest
@@ -68,6 +73,8 @@ class WriteAttempt:
         self.evolved = generations.evolved
         #: Why a generation was opened that nobody asked for: what there is to read now, where nothing has landed; else empty.
         self.looked_again = generations.news
+        #: Columns that are null in rows because those did not have them, as far as it is known.
+        self.missing: set[str] = set()
         self.commit: Commit | None = groups.landed(self.checkpoint, table)
         self._recovered = self.checkpoint.staged_ids()
         #: Whether all files of the newest seal are there; None if that was not looked at.
@@ -87,7 +94,26 @@ class WriteAttempt:
         """Refuses rows that do not fit the table; None if a transform stands between."""
         if self._request.transform is not None:
             return None
-        return lambda rows: self._table.check_fit(rows, self.checkpoint.header.table)
+        return self._check_fit
+
+    def _check_fit(self, rows: pa.Schema) -> None:
+        """Refuse rows of this schema, and remember what they lack."""
+        header, allowed = self.checkpoint.header, self._allowed
+        self._table.check_fit(rows, header.table)
+        if allowed is not None:
+            missing = self._table.lacks(rows, header.table)
+            allowed.require(missing)
+            self.missing.update(missing)
+
+    @cached_property
+    def _allowed(self) -> MissingColumns | None:
+        """Which columns the rows may lack; None if the mode writes no whole rows."""
+        header = self.checkpoint.header
+        placing = self._table.placing(header)
+        if placing is None:
+            return None
+        keys = msgspec.convert(header.parameters.get("upsert_keys", ()), tuple[str, ...])
+        return MissingColumns(self._table.identifier, self._request.missing_columns, keys, placing)
 
     @property
     def state(self) -> State:
@@ -149,7 +175,7 @@ class WriteAttempt:
         if request.transform is None:
             schema = request.source.schema(plan, request.options)
             if schema is not None:
-                self._table.check_fit(schema, header.table)
+                self._check_fit(schema)
         plan = self._table.first(header, plan, lambda: self._source_plan.required_schema(header.replaces), self._replaced)
         pinned = self.checkpoint.pin(plan)
         self._has_own_round = pinned is plan
@@ -225,6 +251,7 @@ class WriteAttempt:
             reader=self._request.source.reader(self._request.options),
             transform=self._request.transform,
             writer=self._table.writer(self.checkpoint.header, self._plans, self.checkpoint.staged),
+            missing=self._allowed,
         )
 
     def seal(self) -> Seal:
@@ -243,8 +270,25 @@ class WriteAttempt:
             self._plans[-1],
             number=len(self._plans),
             provisional=self._table.provisional(header),
+            look=self._require_columns,
             gather=lambda manifests: self._table.gather(header, manifests, stem),
         )
+
+    def _require_columns(self, staged: Sequence[Staged]) -> None:
+        """Look at which columns the rows lack that are about to be sealed.
+
+        :raises SchemaMismatchError: if splits were staged when they might lack what they may not any more.
+        """
+        missing = {name for one in staged for name in one.missing}
+        if self._allowed is not None:
+            try:
+                self._allowed.require(missing, "Rows that are staged")
+            except SchemaMismatchError as error:
+                raise SchemaMismatchError(
+                    f"{error} These were staged with another value of missing_columns, so redo the write: "
+                    f"{how_to_restart(self.checkpoint.header)}."
+                ) from error
+        self.missing.update(missing)
 
     def recovered(self, seal: Seal) -> int:
         """How many of the sealed splits were staged before this attempt."""

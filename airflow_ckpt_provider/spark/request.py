@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.sources.protocol import Source
     from airflow_ckpt_provider.sources.transform import Transform
+    from airflow_ckpt_provider.tables.missing import WhenMissing
     from airflow_ckpt_provider.tables.protocol import Table
 
 OnChange = Literal["fail", "restart"]
@@ -37,6 +38,8 @@ class WriteRequest:
     :param on_change: what to do if the key is bound to something else.
     :param on_rerun: what to do if the key is committed.
     :param evolve_schema: let the table's schema grow before the first row is staged.
+    :param missing_columns: what becomes of columns of the table that the rows lack. No part of what binds: splits that were staged
+        before it was changed are checked by what they lacked.
     :param sample: the first rows of a source that nothing but a Spark session can read; asked only if their columns are needed.
     :param transform_version: what binds the key in place of the transform's fingerprint, if the user says so.
     :param restart_token: identifies an explicit wish to start anew; the same token is served once.
@@ -53,6 +56,7 @@ class WriteRequest:
     on_change: OnChange = "fail"
     on_rerun: OnRerun = "reuse"
     evolve_schema: bool = False
+    missing_columns: WhenMissing = None
     sample: Callable[[], Iterable[pa.RecordBatch]] | None = None
     restart_token: str | None = None
     transform_version: str | None = None

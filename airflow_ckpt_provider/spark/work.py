@@ -16,6 +16,7 @@ from airflow_ckpt_provider.exceptions import panics_as_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from collections.abc import Set as AbstractSet
 
     import pyarrow as pa
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.sources.protocol import Reader
     from airflow_ckpt_provider.sources.transform import Transform
+    from airflow_ckpt_provider.tables.missing import MissingColumns
     from airflow_ckpt_provider.tables.protocol import Writer, Written
 
 
@@ -32,6 +34,7 @@ class SplitWork:
     """Everything a task needs for any split of one attempt. Travels to executors by pickle, never into the store.
 
     :param attempt_id: id of the recorded attempt (I4).
+    :param missing: which columns the rows may lack; None if what is written are no whole rows.
     """
 
     store: CheckpointStore
@@ -40,6 +43,7 @@ class SplitWork:
     reader: Reader
     transform: Transform | None
     writer: Writer
+    missing: MissingColumns | None = None
 
     def run(self, split: Split, task_attempt: str) -> bool:
         """Stage ``split``.
@@ -62,10 +66,15 @@ class SplitWork:
         """Stage a split whose rows are at hand; see ``run``."""
         if self.transform is not None:
             batches = self.transform.apply(batches)
+        missing: set[str] = set()
+        if self.missing is not None:
+            batches = self.missing.seen(batches, self.writer.schema, missing)
         with panics_as_errors(f"while split {split_id} was staged"):
-            return self._publish(split_id, task_attempt, functools.partial(self.writer.write, batches))
+            return self._publish(split_id, task_attempt, functools.partial(self.writer.write, batches), missing)
 
-    def _publish(self, split_id: str, task_attempt: str, write: Callable[[str], Written]) -> bool:
+    def _publish(
+        self, split_id: str, task_attempt: str, write: Callable[[str], Written], missing: AbstractSet[str] = frozenset()
+    ) -> bool:
         author = f"{self.attempt_id}.{task_attempt}"
         written = write(self.paths.file_stem(split_id, author))
         staged = Staged(
@@ -79,6 +88,7 @@ class SplitWork:
             replaces=written.replaces,
             counts=dict(written.counts),
             scratch=written.scratch,
+            missing=tuple(sorted(missing)),
         )
         won = self.store.create(self.paths.staged(split_id), staged)
         if not won:

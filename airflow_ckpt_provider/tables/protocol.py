@@ -198,6 +198,17 @@ class Table(Protocol):
         """
         ...
 
+    def lacks(self, rows: pa.Schema, binding: TableBinding) -> list[str]:
+        """Optional columns of the table that rows of this schema do not have, at every depth, such as ``address.zip``."""
+        ...
+
+    def placing(self, header: Header) -> Mapping[str, str] | None:
+        """What columns are that decide where a row goes, by their names, such as ``partition column``.
+
+        :returns: None if the mode writes no whole rows, so that none can lack a column.
+        """
+        ...
+
     def provisional(self, header: Header) -> bool:
         """Whether the write depends on what the table holds, so that it is planned again if that changes."""
         ...

@@ -196,6 +196,30 @@ def test_a_stage_without_input_does_what_it_is_told_to(dag_world, run_dag, if_em
     assert (reference["rows"] if reference else None) == (None if if_empty == "fail" else 0)
 
 
+def test_columns_that_the_rows_lack_are_named_in_the_log_once(dag_world, run_dag, caplog):
+    for number in range(3):
+        pq.write_table(rows(number * 10, 10).drop_columns(["value"]), dag_world.input / f"{number}.parquet")
+    with DAG("lacking", schedule=None, start_date=start()) as dag:
+        # The columns are known in the tasks only.
+        staged = stage(dag_world, transform=lambda batch: batch.drop_columns(["at"]))
+        staged >> CheckpointCommitOperator(task_id="commit", checkpoint=staged.output)
+    assert run_dag(dag).state == "success"
+
+    assert caplog.text.count("do not have these columns of shop.orders, which are null in them: at, value.") == 1
+    found = dag_world.table().scan().to_arrow()
+    assert (found.num_rows, found["at"].null_count, found["value"].null_count) == (30, 30, 30)
+
+
+def test_columns_that_have_to_be_there_are_missed_before_spark(dag_world, run_dag):
+    pq.write_table(rows(0, 10).drop_columns(["value"]), dag_world.input / "0.parquet")
+    with DAG("missed", schedule=None, start_date=start()) as dag:
+        stage(dag_world, missing_columns="fail", retries=1, idempotence_key="missed")
+    run = run_dag(dag)
+
+    assert task_states(run) == {"stage": "failed"}
+    assert Checkpoint.latest(dag_world.store, IdempotenceKey("missed")).attempts() == []
+
+
 def test_commit_and_sensor_take_a_bare_key(dag_world, run_dag):
     dag_world.put_files(files=1)
     with DAG("bare", schedule=None, start_date=start()) as dag:

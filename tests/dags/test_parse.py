@@ -9,6 +9,7 @@ import pytest
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, NotSupportedYetError
 from airflow_ckpt_provider.operators.iceberg import CheckpointedIcebergWriteOperator
+from airflow_ckpt_provider.operators.lance import CheckpointedLanceWriteOperator
 from airflow_ckpt_provider.sensors.checkpoint import CheckpointSensor
 from airflow_ckpt_provider.sources import Files, LanceDataset, SparkDataFrame
 
@@ -46,6 +47,7 @@ def test_every_mode_is_taken_with_its_parameters():
         ({"on_change": "ignore"}, "ignore"),
         ({"on_rerun": "again"}, "again"),
         ({"if_empty": "wait"}, "wait"),
+        ({"missing_columns": "drop"}, "drop"),
         ({"transform": "shop.transforms.clean"}, "package.module:function"),
         ({"transform": 7}, "7"),
         ({"transform_version": "1"}, "there is none"),
@@ -77,6 +79,13 @@ def test_a_function_is_not_looked_into_when_a_dag_is_parsed(tmp_path):
         stage(transform=lambda batch: (batch, handle))
         stage(source=SparkDataFrame(lambda spark: (spark, handle), "id"))
         stage(transform=lambda batch: batch, transform_version="{{ params.version }}")
+
+
+def test_a_backfill_takes_no_policy_for_columns_of_rows_that_it_does_not_write():
+    with pytest.raises(InvalidInputError, match="missing_columns"):
+        CheckpointedLanceWriteOperator(
+            task_id="stage", uri="/data/v.lance", mode="add_columns", read_columns="id", transform="a:b", missing_columns="null"
+        )
 
 
 def test_a_wrong_sensor_target_is_refused_at_parse_time():

@@ -103,6 +103,7 @@ SAMPLES: dict[str, Document] = {
         replaces=("s3://warehouse/orders/data/old.parquet",),
         counts={"inserted": 50, "updated": 200},
         scratch={"path": "s3://warehouse/orders/data/ckpt-2.parquet"},
+        missing=("note", "place.zip"),
     ),
     "seal.json": Seal(
         sealed_at=AT,

@@ -250,4 +250,24 @@ class JsonLines:
                 yield from batches
 
 
+def unnamed_columns(format_name: str, opened: OpenFile, expected: pa.Schema | None) -> frozenset[str]:
+    """Columns of ``expected`` that no row at the beginning of a file of JSON lines names. Arrow makes nulls of them in silence.
+
+    Other formats say by themselves which columns a file has.
+    """
+    import pyarrow as pa
+    from pyarrow import json
+
+    if format_name != "jsonl" or expected is None:
+        return frozenset()
+    with opened.stream() as stream:
+        head = stream.read(_BLOCK_BYTES)
+    try:
+        named = json.read_json(pa.BufferReader(head[: head.rfind(b"\n") + 1] or head)).schema.names
+    except pa.ArrowInvalid:
+        # Without the types that are expected it may not be readable; what is wrong with it, reading says.
+        return frozenset()
+    return frozenset(expected.names) - frozenset(named)
+
+
 FORMATS: dict[str, FileFormat] = {"parquet": Parquet(), "orc": Orc(), "csv": Csv(), "jsonl": JsonLines()}

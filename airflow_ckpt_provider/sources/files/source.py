@@ -15,7 +15,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Plan, Split
 from airflow_ckpt_provider.checkpoint.location import normal_uri
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError
-from airflow_ckpt_provider.sources.files.formats import FORMATS, OpenFile
+from airflow_ckpt_provider.sources.files.formats import FORMATS, OpenFile, unnamed_columns
 from airflow_ckpt_provider.sources.files.listing import InputFiles, PinnedFile  # noqa: TC001 - msgspec reads annotations
 from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack
 
@@ -180,9 +180,11 @@ class FilesReader:
         objects = inputs.objects()
         for piece in pieces:
             units = None if piece.first is None or piece.last is None else range(piece.first, piece.last)
-            batches = FORMATS[self._format].read(OpenFile(objects, piece.file), units, self._read_columns(), expected)
+            opened = OpenFile(objects, piece.file)
             with _naming(inputs, piece.file, self._format):
-                yield from map(self._keep, batches)
+                unnamed = unnamed_columns(self._format, opened, expected) if self._columns is None else frozenset()
+                for batch in FORMATS[self._format].read(opened, units, self._read_columns(), expected):
+                    yield _without(self._keep(batch), unnamed)
 
     def _read_columns(self) -> list[str] | None:
         if self._columns is None:
@@ -196,6 +198,13 @@ class FilesReader:
 
             batch = batch.filter(filters_to_expression(self._filter))
         return batch if self._columns is None else batch.select(self._columns)
+
+
+def _without(batch: pa.RecordBatch, unnamed: frozenset[str]) -> pa.RecordBatch:
+    """The batch without those of these columns that have no value in it: its rows do not have them."""
+    gone = [name for name in batch.schema.names if name in unnamed and batch.column(name).null_count == batch.num_rows]
+    # Without any column it would have no rows either.
+    return batch.drop_columns(gone) if 0 < len(gone) < batch.num_columns else batch
 
 
 @contextlib.contextmanager

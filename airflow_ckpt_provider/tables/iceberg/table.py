@@ -40,6 +40,7 @@ from airflow_ckpt_provider.tables.iceberg.merging import merge, worth_merging
 from airflow_ckpt_provider.tables.iceberg.modes import mode_of
 from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts, delete_files
 from airflow_ckpt_provider.tables.marks import marks_of, moves_mark, require_marks
+from airflow_ckpt_provider.tables.missing import lacking
 from airflow_ckpt_provider.tables.presence import gone_of
 from airflow_ckpt_provider.tables.protocol import Base
 from airflow_ckpt_provider.tables.sealed import own_files
@@ -104,6 +105,22 @@ class IcebergTarget(NamedTable):
         want = write_schema(own)
         names = {w.name: o.name for w, o in zip(want, own.fields, strict=True)}
         require_fit(rows, want, self.identifier, names)
+
+    def lacks(self, rows: pa.Schema, binding: TableBinding) -> list[str]:
+        """Optional columns that these rows do not have; see ``Table.lacks``."""
+        import pyarrow as pa
+
+        own = pinned_schema(self.load_bound(binding), binding)
+        return lacking(rows, pa.schema([w.with_name(o.name) for w, o in zip(write_schema(own), own.fields, strict=True)]))
+
+    def placing(self, header: Header) -> dict[str, str]:
+        """Source columns of the partition spec that the header pinned, and of the sort order."""
+        table = self.load_bound(header.table)
+        schema, spec = pinned_schema(table, header.table), table.specs().get(header.table.spec_id)
+        sorting = {term.source_id: "sort column" for term in table.sort_order().fields}
+        terms = sorting | {term.source_id: "partition column" for term in (spec.fields if spec is not None else ())}
+        names = {field_id: schema.find_column_name(field_id) for field_id in terms}
+        return {name: terms[field_id] for field_id, name in names.items() if name is not None}
 
     def provisional(self, header: Header) -> bool:
         """Whether staged files depend on files of the table."""

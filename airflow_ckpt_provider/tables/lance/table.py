@@ -35,6 +35,7 @@ from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS, ROW_IDS_S
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import SIDECAR, Sidecar
 from airflow_ckpt_provider.tables.lance.writer import WriterFacts
 from airflow_ckpt_provider.tables.marks import marks_of, moves_mark, require_marks
+from airflow_ckpt_provider.tables.missing import lacking
 from airflow_ckpt_provider.tables.presence import Presence, gone_of
 from airflow_ckpt_provider.tables.protocol import Base
 from airflow_ckpt_provider.tables.sealed import own_files
@@ -107,6 +108,14 @@ class LanceTarget(NamedDataset):
     def check_fit(self, rows: pa.Schema, binding: TableBinding) -> None:
         """Refuse rows of this schema, listing every difference."""
         require_fit(rows, self._facts(binding).schema, self.identifier)
+
+    def lacks(self, rows: pa.Schema, binding: TableBinding) -> list[str]:
+        """Optional columns that these rows do not have; see ``Table.lacks``."""
+        return lacking(rows, self._facts(binding).schema)
+
+    def placing(self, header: Header) -> dict[str, str] | None:
+        """None of a dataset's columns decides where a row goes; and a backfill writes no rows."""
+        return {} if mode_of(header.mode, header.parameters).pins_columns else None
 
     def provisional(self, header: Header) -> bool:
         """Whether staged files depend on what the dataset holds."""
