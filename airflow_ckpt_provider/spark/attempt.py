@@ -22,11 +22,11 @@ from airflow_ckpt_provider.tables.presence import require_to_seal
 from airflow_ckpt_provider.tables.sealed import replaced_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import Commit, Plan, Seal, Split
+    from airflow_ckpt_provider.checkpoint.documents import Commit, Plan, Seal, Split, Staged
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.sources.protocol import Source
     from airflow_ckpt_provider.spark.request import WriteRequest
@@ -111,14 +111,24 @@ class WriteAttempt:
             if missing and self._replanned(staged):
                 continue
             stands = plan is self._own_plan or all(split.task == READ for split in missing)
-            if missing and (stands or table.stands(header, self._plans, checkpoint.staged, self._replaced)):
+            if missing and (stands or table.stands(header, self._plans, self._own, self._replaced)):
                 self._request.source.verify([split for split in missing if split.task == READ], self._request.options)
                 return Round(len(self._plans), plan, sorted(missing, key=lambda split: -split.bytes))
-            following = table.following(header, self._plans, checkpoint.staged, self._replaced)
+            following = table.following(header, self._plans, self._own, self._replaced)
             if following is None or self._landed_meanwhile():
                 return None
             self._own_plan = checkpoint.pin(following, len(self._plans) + 1)
             self._plans.append(self._own_plan)
+
+    def _own(self, split_ids: Sequence[str]) -> list[Staged]:
+        """The published records of these splits, which name files of this generation and no others (I15)."""
+        staged = self.checkpoint.staged(split_ids)
+        self._require_own(staged)
+        return staged
+
+    def _require_own(self, staged: Sequence[Staged]) -> None:
+        checkpoint = self.checkpoint
+        self._table.require_own_records(checkpoint.header, checkpoint.own_names(), self._plans, staged, self._replaced)
 
     def _pin_first(self) -> Plan:
         """Plan the source and pin the plan, after the checks that can be made before Spark starts."""
@@ -163,7 +173,7 @@ class WriteAttempt:
             attempt_id=self._id,
             reader=self._request.source.reader(self._request.options),
             transform=self._request.transform,
-            writer=self._table.writer(self.checkpoint.header, self._plans, self.checkpoint.staged),
+            writer=self._table.writer(self.checkpoint.header, self._plans, self._own),
         )
 
     def seal(self) -> Seal:
@@ -174,6 +184,10 @@ class WriteAttempt:
             return sealed
         self._plans = self._plans or self.checkpoint.plans()
 
+        def look(staged: Sequence[Staged]) -> None:
+            self._require_own(staged)
+            require_to_seal(staged, self._table, header.table)
+
         def stem() -> str:
             self._begin("none", 0)
             return self.checkpoint.paths.file_stem("merged", f"{self._id}.0")
@@ -182,7 +196,7 @@ class WriteAttempt:
             self._plans[-1],
             number=len(self._plans),
             provisional=self._table.provisional(header),
-            look=lambda staged: require_to_seal(staged, self._table, header.table),
+            look=look,
             gather=lambda manifests: self._table.gather(header, manifests, stem),
         )
 
