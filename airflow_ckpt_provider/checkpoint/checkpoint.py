@@ -28,7 +28,7 @@ from airflow_ckpt_provider.checkpoint.documents import (
 )
 from airflow_ckpt_provider.checkpoint.encoding import corrupt
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, generation_of, id_of
+from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, OwnNames, generation_of, id_of, is_id, is_writer
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import (
     BindingMismatchError,
@@ -159,7 +159,11 @@ class Checkpoint:
 
     def plan(self, number: int = 1) -> Plan | None:
         """The pinned plan of a round, or None before there is one."""
-        return self.store.read(self.paths.plan(number), Plan)
+        plan = self.store.read(self.paths.plan(number), Plan)
+        for split in plan.splits if plan is not None else ():
+            if not is_id(split.id):
+                raise self._strange(self.paths.plan(number), f"has a split {split.id!r}")
+        return plan
 
     def plans(self) -> list[Plan]:
         """The pinned plans of all rounds, in their order."""
@@ -196,13 +200,22 @@ class Checkpoint:
         found = self.store.read_many(self.store.names(self.paths.attempts), Attempt)
         return sorted(found, key=lambda attempt: attempt.started_at)
 
+    def own_names(self) -> OwnNames:
+        """Which files this generation has written, by the attempts that are recorded."""
+        recorded = frozenset(id_of(name) for name in self.store.names(self.paths.attempts))
+        return OwnNames(self.paths.key_hash, self.paths.generation, recorded)
+
     def staged_ids(self) -> set[str]:
         """Ids of the splits that are published."""
         return {id_of(name) for name in self.store.names(self.paths.staged_folder)}
 
     def staged(self, split_ids: Sequence[str]) -> list[Staged]:
         """The published records of these splits, which must be published."""
-        return self.store.read_many([self.paths.staged(split_id) for split_id in split_ids], Staged)
+        records = self.store.read_many([self.paths.staged(split_id) for split_id in split_ids], Staged)
+        for split_id, record in zip(split_ids, records, strict=True):
+            if record.split != split_id or not is_writer(record.writer):
+                raise self._strange(self.paths.staged(split_id), f"is about the split {record.split!r} of {record.writer!r}")
+        return records
 
     def publish(self, staged: Staged) -> bool:
         """Publish a written split. The first publication wins (I3).
@@ -355,6 +368,12 @@ class Checkpoint:
         if self.store.signer is None:
             return self.store.exists(name)
         return self.store.read(name, kind) is not None
+
+    def _strange(self, name: str, what: str) -> CorruptObjectError:
+        return CorruptObjectError(
+            f"Object {name} in the checkpoint store {self.store.uri} {what}, as no task writes it. The store was altered; nothing "
+            f"was changed. Redo the write: {how_to_restart(self.header)}."
+        )
 
     def _gone(self, name: str) -> CheckpointMissingError:
         return CheckpointMissingError(

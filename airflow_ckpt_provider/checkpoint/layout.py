@@ -7,8 +7,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
-_FILE = re.compile(r"^ckpt-[0-9a-f]+-g[1-9][0-9]*-s[^-]+-([^.-]+)\.")
+#: Tables with ``write.object-storage.enabled`` may put digits in front of a file's name.
+_FILE = re.compile(
+    r"^(?:[01]{1,64}-)?ckpt-(?P<key_hash>[0-9a-f]+)-g(?P<generation>[1-9][0-9]{0,8})-s(?P<split>[^-/]+)-(?P<attempt>[^./-]+)\.(?P<task>[^./-]*)"
+)
+
+#: Ids of splits, and of the writers of their records: they become parts of object names.
+_ID, _WRITER = re.compile(r"[0-9A-Za-z_]{1,200}"), re.compile(r"[0-9A-Za-z_.]{1,200}")
 
 _GENERATION = re.compile(r"^[0-9a-f]+/g([1-9][0-9]*)/")
 
@@ -85,10 +92,43 @@ class CheckpointPaths:
         return f"ckpt-{self.key_hash}-g{self.generation}-"
 
 
-def attempt_of(file: str) -> str | None:
-    """Id of the attempt that a file of a table names (see ``file_stem``), by the file's name; None if it is none of ours."""
+class Author(NamedTuple):
+    """Who wrote a file of a table, as its name says: see ``file_stem``."""
+
+    key_hash: str
+    generation: int
+    split: str
+    attempt: str
+    task: str
+
+
+def author_of(file: str) -> Author | None:
+    """Who wrote a file, by its name without folders; None if it is none of ours."""
     match = _FILE.match(file)
-    return match[1] if match else None
+    if match is None:
+        return None
+    return Author(match["key_hash"], int(match["generation"]), match["split"], match["attempt"], match["task"])
+
+
+@dataclass(frozen=True)
+class OwnNames:
+    """Which files are those of one generation: their names bear its key, its number and an attempt that is recorded (I4, I15).
+
+    A record in the store alone makes no file anybody's: the id of another key's attempt may be written there.
+    """
+
+    key_hash: str
+    generation: int
+    attempts: frozenset[str]
+
+    def __contains__(self, file: str) -> bool:
+        """Whether the file of this name, without folders, is one of them."""
+        author = author_of(file)
+        return (
+            author is not None
+            and (author.key_hash, author.generation) == (self.key_hash, self.generation)
+            and author.attempt in self.attempts
+        )
 
 
 def _suffix(number: int) -> str:
@@ -105,6 +145,16 @@ def root_of(name: str) -> str:
     """Folder of the generation that an object name belongs to (see ``CheckpointPaths.root``); empty if it is no name of ours."""
     match = _GENERATION.match(name)
     return match[0] if match else ""
+
+
+def is_id(text: str) -> bool:
+    """Whether a split may have this id."""
+    return _ID.fullmatch(text) is not None
+
+
+def is_writer(text: str) -> bool:
+    """Whether a staged record may name this writer."""
+    return _WRITER.fullmatch(text) is not None
 
 
 def id_of(name: str) -> str:

@@ -110,9 +110,15 @@ def target_of(checkpoint: Checkpoint, pointer: str | Reference, own: OwnConnecti
     own.require(checkpoint, pointer)
     table = checkpoint.header.table
     conn_id = own.of(checkpoint, pointer).table
+    target: IcebergTarget | LanceTarget
     if table.format == LANCE:
-        return LanceTarget(table.identifier, storage_options(conn_id or None))
-    return IcebergTarget(iceberg_catalog(conn_id), table.identifier, table.branch)
+        target = LanceTarget(table.identifier, storage_options(conn_id or None))
+    else:
+        target = IcebergTarget(iceberg_catalog(conn_id), table.identifier, table.branch)
+    if isinstance(pointer, str) or pointer["generation"] != checkpoint.header.generation:
+        # No reference vouches for this header.
+        target.require_creation(table, None)
+    return target
 
 
 def reached(pointer: str | Reference, until: State, own: OwnConnections) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Part, Plan, Split
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
-from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError, first_line
+from airflow_ckpt_provider.exceptions import CorruptObjectError, InputChangedError, InvalidInputError, first_line
 from airflow_ckpt_provider.scan.lance import BLOBS, bytes_of, dataset_uri, made_at, open_dataset
 from airflow_ckpt_provider.scan.lance_windows import fragment_batches
 from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack
@@ -121,7 +121,13 @@ class LanceDataset:
         :raises InputChangedError: if it was cleaned up.
         """
         if splits:
-            first = LanceSplit.from_json(splits[0].read)
+            reads = [LanceSplit.from_json(split.read) for split in splits]
+            first, told = reads[0], self._wanted_version()
+            if {(read.version, read.made_at) for read in reads} != {(first.version if told is None else told, first.made_at)}:
+                raise CorruptObjectError(
+                    f"The plan in the checkpoint store does not read the version {told or first.version} of {self.uri}. The store "
+                    f"was altered; nothing was read. Redo the write: {how_to_restart()}."
+                )
             Place(dataset_uri(self.uri), dict(options)).pinned(first.version, first.made_at)
 
     def news(self, plan: Plan, options: Mapping[str, str]) -> str | None:

@@ -153,20 +153,30 @@ class WriteAttempt:
             stands = plan is self._own_plan or reads
             following = None
             if not missing:
-                following = table.following(header, self._plans, checkpoint.staged, self._replaced)
+                following = table.following(header, self._plans, self._own, self._replaced)
                 if following is None and sealed is not None and sealed.round == len(self._plans) and self._is_whole(sealed):
                     return None
             if not (missing and reads) and self._staged_anew(sealed):
                 continue
-            if missing and (stands or table.stands(header, self._plans, checkpoint.staged, self._replaced)):
+            if missing and (stands or table.stands(header, self._plans, self._own, self._replaced)):
                 self._request.source.verify([split for split in missing if split.task == READ], self._request.options)
                 return Round(len(self._plans), plan, sorted(missing, key=lambda split: -split.bytes))
             if missing:
-                following = table.following(header, self._plans, checkpoint.staged, self._replaced)
+                following = table.following(header, self._plans, self._own, self._replaced)
             if following is None or self._landed_meanwhile():
                 return None
             self._own_plan = checkpoint.pin(following, len(self._plans) + 1)
             self._plans.append(self._own_plan)
+
+    def _own(self, split_ids: Sequence[str]) -> list[Staged]:
+        """The published records of these splits, which name files of this generation and no others (I15)."""
+        staged = self.checkpoint.staged(split_ids)
+        self._require_own(staged)
+        return staged
+
+    def _require_own(self, staged: Sequence[Staged]) -> None:
+        checkpoint = self.checkpoint
+        self._table.require_own_records(checkpoint.header, checkpoint.own_names(), self._plans, staged, self._replaced)
 
     def _pin_first(self) -> Plan:
         """Plan the source and pin the plan, after the checks that can be made before Spark starts."""
@@ -250,7 +260,7 @@ class WriteAttempt:
             attempt_id=self._id,
             reader=self._request.source.reader(self._request.options),
             transform=self._request.transform,
-            writer=self._table.writer(self.checkpoint.header, self._plans, self.checkpoint.staged),
+            writer=self._table.writer(self.checkpoint.header, self._plans, self._own),
             missing=self._allowed,
         )
 
@@ -270,15 +280,17 @@ class WriteAttempt:
             self._plans[-1],
             number=len(self._plans),
             provisional=self._table.provisional(header),
-            look=self._require_columns,
+            look=self._look,
             gather=lambda manifests: self._table.gather(header, manifests, stem),
         )
 
-    def _require_columns(self, staged: Sequence[Staged]) -> None:
-        """Look at which columns the rows lack that are about to be sealed.
+    def _look(self, staged: Sequence[Staged]) -> None:
+        """Look at what is about to be sealed: which files it names, and which columns its rows lack.
 
+        :raises CorruptObjectError: if it names files of others.
         :raises SchemaMismatchError: if splits were staged when they might lack what they may not any more.
         """
+        self._require_own(staged)
         missing = {name for one in staged for name in one.missing}
         if self._allowed is not None:
             try:

@@ -73,6 +73,7 @@ class Generations:
             self._discard(latest, "; ".join(changes))
             return self._create_after(latest)
         latest.require_binding(wanted)
+        self._table.require_creation(latest.header.table, request.parameters)
         again = self._looks_again(latest)
         if not again and latest.header.table.creation is not None and latest.group() is None:
             self._table.require_creatable(latest.header.table)
@@ -132,6 +133,7 @@ class Generations:
             # A table to be has an identity of its own in each attempt: that of the first to open the generation counts.
             first = Checkpoint.at(self._store, self._request.key, header.generation)
             first.require_binding(self._wanted_header(first))
+            self._table.require_creation(first.header.table, self._request.parameters)
             return first
 
     def _create_after(self, latest: Checkpoint, replaces: int | None = None) -> Checkpoint:

@@ -1,7 +1,8 @@
 """Removing what the attempts of a key have left behind: what never landed, and never will. Nothing else is touched (I4, I5).
 
-Whose a file is, its name says: the id of an attempt that is recorded in the store. Whether it landed, seal and table say. Nothing
-is removed while a commit may refer to it:
+Whose a file is, its name says: key, generation, and the id of an attempt that is recorded in the store. Whether it landed, the
+table says, whatever the store says (I15): what any snapshot or version that is there refers to, stays. Nothing is removed while a
+commit may refer to it:
 
 - a committed generation cannot land again, so whatever of it has not landed never will;
 - a discarded one has a tombstone. A commit that begins after that sees it. One that was begun before may still be under way: then
@@ -73,9 +74,8 @@ def _cleaned(checkpoint: Checkpoint, table: Table, known: set[Trace], *, discard
         left = "" if commit is not None else _needed(checkpoint, discard=discard)
     if left:
         return Cleaned(checkpoint.header.generation, state, left=left)
-    attempts = frozenset(attempt.id for attempt in checkpoint.attempts())
     landed = SealedCheckpoint(checkpoint) if commit is not None else None
-    files = table.leftovers(checkpoint.header, attempts, landed, commit)
+    files = table.leftovers(checkpoint.header, checkpoint.own_names(), landed)
     table.remove(checkpoint.header, files)
     return Cleaned(checkpoint.header.generation, state, len(files), sum(file.bytes for file in files))
 

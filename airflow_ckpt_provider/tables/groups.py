@@ -152,7 +152,9 @@ def commit(
             settled |= _settle(group, checkpoint, table, audited)
     if fresh:
         if audit is not None:
-            audited.look([SealedCheckpoint(checkpoint) for checkpoint in {one.member: one for one in fresh}.values()])
+            looked_at = [SealedCheckpoint(checkpoint) for checkpoint in {one.member: one for one in fresh}.values()]
+            table.require_own_files(looked_at)
+            audited.look(looked_at)
         members = tuple(sorted({checkpoint.member for checkpoint in fresh}))
         # Of the first member, not of whoever is listed first: everybody who begins this group writes the same.
         stream = min(fresh, key=lambda checkpoint: checkpoint.member).header.stream
@@ -215,6 +217,7 @@ def _settle(
     outcome = None if base is not None and begun_here else table.find(group, headers)
     if outcome is None:
         sealed = [SealedCheckpoint(checkpoint) for checkpoint in checkpoints]
+        table.require_own_files(sealed, base if begun_here else None)
         audited.look(sealed)
         if table.changes_nothing(sealed):
             _require_nothing_earlier(checkpoints, table)
@@ -230,6 +233,7 @@ def _land(
 ) -> Landed:
     presence = Presence(sealed, table, looked)
     presence.require(base)
+    table.require_listed(sealed, base)
     earlier = [group for checkpoint in checkpoints for group in _earlier_groups(checkpoint)]
     headers = [checkpoint.header for checkpoint in checkpoints]
     # What an earlier generation has landed is refused below, or replaced.

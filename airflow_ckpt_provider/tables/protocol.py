@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ckpt_provider.checkpoint.documents import (
-        Commit,
         Group,
         Header,
         JsonObject,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
         StagedFile,
         TableBinding,
     )
+    from airflow_ckpt_provider.checkpoint.layout import OwnNames
     from airflow_ckpt_provider.tables.summary import Trace
 
 
@@ -96,6 +96,11 @@ class Sealed(Protocol):
         """The generation that this one replaces, as it was committed; None if it replaces none."""
         ...
 
+    @property
+    def names(self) -> OwnNames:
+        """Which files it has written, by their names."""
+        ...
+
 
 class Base(NamedTuple):
     """A table as it was at one moment, to begin a commit on.
@@ -159,6 +164,14 @@ class Table(Protocol):
         """Check that nobody else created the table that ``binding`` is to create.
 
         :raises TableExistsError: if somebody did.
+        """
+        ...
+
+    def require_creation(self, binding: TableBinding, parameters: JsonObject | None) -> None:
+        """Check that the table to be which a header describes is the one that the DAG does (I15).
+
+        :param parameters: of the mode; None where the DAG does not say them, as to a commit that was given a key alone.
+        :raises CorruptObjectError: naming each difference.
         """
         ...
 
@@ -285,6 +298,35 @@ class Table(Protocol):
         """Whether these add nothing and remove nothing, so that there is nothing to commit."""
         ...
 
+    def require_own_records(
+        self, header: Header, names: OwnNames, plans: Sequence[Plan], staged: Sequence[Staged], replaced: Sealed | None
+    ) -> None:
+        """Refuse records of splits, and plans made from them, that name files which this generation has not written (I15).
+
+        :param names: those of its files.
+        :param replaced: see ``Sealed.replaced``.
+        :raises CorruptObjectError: naming one.
+        """
+        ...
+
+    def require_own_files(self, sealed: Sequence[Sealed], base: Base | None = None) -> None:
+        """Refuse to land, or to look at, what names files that its generation has not written for this table (I4, I15).
+
+        What is replaced is looked at, too.
+
+        :param base: saves loading the table, if it was loaded.
+        :raises CorruptObjectError: naming one.
+        """
+        ...
+
+    def require_listed(self, sealed: Sequence[Sealed], base: Base | None = None) -> None:
+        """Refuse to land manifests that do not list exactly the files which the records name (I4, I15).
+
+        :param base: saves loading the table, if it was loaded.
+        :raises CorruptObjectError: naming a file.
+        """
+        ...
+
     def named_in(self, record: Staged) -> list[StagedFile]:
         """All files that a published record names: those that may land, and those that later splits read."""
         ...
@@ -322,13 +364,14 @@ class Table(Protocol):
         """
         ...
 
-    def leftovers(self, header: Header, attempts: frozenset[str], landed: Sealed | None, commit: Commit | None) -> list[StagedFile]:
-        """Files in the table's storage that these attempts have written, and that nothing refers to or needs (I4).
+    def leftovers(self, header: Header, names: OwnNames, landed: Sealed | None) -> list[StagedFile]:
+        """Files in the table's storage that a generation has written, and that nothing refers to or needs (I4).
 
-        :param attempts: ids of all attempts of the generation.
+        No file that a snapshot or version of the table refers to is one, whatever the store says (I15).
+
+        :param names: those of the generation's files.
         :param landed: the generation as it was committed, if it was; nothing that it landed, and nothing that its replacement
             would need, is a leftover.
-        :param commit: the record of that.
         """
         ...
 

@@ -10,6 +10,7 @@ from airflow_ckpt_provider.exceptions import CheckpointMissingError, NotSealedEr
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Seal, Staged
+    from airflow_ckpt_provider.checkpoint.layout import OwnNames
     from airflow_ckpt_provider.tables.protocol import Sealed
 
 
@@ -43,6 +44,11 @@ class SealedCheckpoint:
     def staged(self) -> list[Staged]:
         """The records of its splits."""
         return self._checkpoint.staged([split.id for split in self.plan.splits])
+
+    @cached_property
+    def names(self) -> OwnNames:
+        """Which files it has written, by their names."""
+        return self._checkpoint.own_names()
 
     @cached_property
     def replaced(self) -> SealedCheckpoint | None:

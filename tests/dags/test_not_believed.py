@@ -9,7 +9,7 @@ import sqlite3
 import msgspec
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
-from support.forging import forge, forge_group, forge_header
+from support.forging import PlantedIO, forge, forge_group, forge_header
 from support.world import World
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State, now
@@ -169,6 +169,96 @@ def test_a_key_of_another_connection_is_committed_if_the_operator_names_that(wor
     # The catalog of the connection "lake" has another name, and so no such table: what counts is which one is opened.
     with pytest.raises(AirflowFailException, match=r"shop.orders does not exist in the catalog 'lake'"):
         TAKERS["commit"]("orders", iceberg_conn_id="lake")
+
+
+# -- a table that is to be created -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def to_be(world):
+    """A sealed write that creates its table, and the reference to it."""
+    PlantedIO.ran_with.clear()
+    request = world.request(mode="create", parameters={"table_properties": {"read.split.target-size": "1", "team": "orders"}})
+    checkpoint = world.stage(request, name="shop.made").checkpoint
+    forge_group(checkpoint, checkpoint.member)
+    pointer = reference(checkpoint, checkpoint.sealed(), State.SEALED, recovered=0, written=2)
+    return world, request, checkpoint, pointer
+
+
+PLANTED = {
+    "code that opens files": {"py-io-impl": "support.forging.PlantedIO"},
+    "code that says where files are": {"write.py-location-provider.impl": "support.forging.PlantedIO"},
+    "another endpoint": {"s3.endpoint": "http://stranger.example", "py-io-impl": "support.forging.PlantedIO"},
+    "another place for data": {"write.data.path": "s3://stranger/data"},
+    "another catalog": {"uri": "http://stranger.example"},
+}
+
+planted = pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED.keys())
+
+
+def forge_creation(checkpoint, properties=None, **changes):
+    """Change the metadata of the table to be."""
+    creation = dict(checkpoint.header.table.creation) | changes
+    creation["properties"] = creation["properties"] | (properties or {})
+    forge_header(checkpoint, table={"creation": creation})
+
+
+@take_up
+@planted
+def test_no_property_of_a_table_to_be_steers_whoever_takes_it_up(to_be, take_up, planted):
+    world, _, checkpoint, pointer = to_be
+    forge_creation(checkpoint, planted)
+    with pytest.raises(AirflowFailException, match=r"header: .* by the reference"):
+        take_up(pointer)
+    with pytest.raises(AirflowFailException, match=f"property '{min(planted)}'"):
+        take_up("orders", table="shop.made")
+    assert PlantedIO.ran_with == []
+    assert not world.catalog.table_exists("shop.made")
+
+
+@planted
+def test_no_property_of_a_table_to_be_steers_a_retry_of_the_stage(to_be, planted):
+    world, request, checkpoint, _ = to_be
+    forge_creation(checkpoint, planted)
+    with pytest.raises(CorruptObjectError, match=r"properties: .*by the store, .* by the DAG"):
+        world.stage(request, name="shop.made")
+    assert PlantedIO.ran_with == []
+
+
+def test_files_of_a_table_to_be_are_opened_as_its_catalog_says(to_be):
+    """Also where nothing has looked at the header yet."""
+    world, _, checkpoint, _ = to_be
+    forge_creation(checkpoint, PLANTED["code that opens files"])
+    forged = Checkpoint.latest(checkpoint.store, checkpoint.key)
+    table = world.target("shop.made").load_bound(forged.header.table)
+    assert type(table.io).__name__ == "PyArrowFileIO"
+    assert PlantedIO.ran_with == []
+
+
+@take_up
+def test_a_table_to_be_is_where_its_catalog_puts_it_and_has_no_history(to_be, take_up):
+    world, request, checkpoint, _ = to_be
+    snapshot = {"snapshot-id": 1, "timestamp-ms": 1, "manifest-list": "file:///etc/passwd", "summary": {"operation": "append"}}
+    for changes, said in (
+        ({"location": f"file://{world.root}/elsewhere"}, "location: .*elsewhere' by the store"),
+        ({"snapshots": [snapshot]}, "has snapshots before it is created"),
+        ({"location": 7}, "in a way that is none"),
+    ):
+        forge_creation(checkpoint, **changes)
+        with pytest.raises(AirflowFailException, match=said):
+            take_up("orders")
+        with pytest.raises(CorruptObjectError, match=said):
+            world.stage(request, name="shop.made")
+    assert not world.catalog.table_exists("shop.made")
+
+
+def test_a_table_is_created_with_the_properties_that_the_dag_gives_it(to_be):
+    world, _, _, pointer = to_be
+    with pytest.raises(AirflowFailException, match="property 'team'"):
+        TAKERS["commit"]("orders", table="shop.made")
+    TAKERS["commit"](pointer)
+    assert world.ids("shop.made") == list(range(20))
+    assert world.table("shop.made").properties["team"] == "orders"
 
 
 # -- the stage, and groups -------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from modes.both import (
     only_even,
 )
 from support.columns import add_columns, computed
+from support.forging import forge
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
@@ -219,6 +220,96 @@ def test_a_table_that_is_gone_is_said_to_be_gone(world):
     (one,) = cleaned(world, discard_unfinished=True)
     assert one.files == 0
     assert "orders" in one.left
+
+
+# -- somebody who can write to the store, and to nothing else (I15) ------------------------------------------------------------
+
+
+def plant_attempts(world, theirs, mine):
+    """Record the attempts of one checkpoint below another one, too."""
+    for attempt in theirs.attempts():
+        forge(world.store, mine.paths.attempt(attempt.id), attempt)
+
+
+@ALSO_WITH_STABLE_ROW_IDS
+@pytest.mark.parametrize("committed", [False, True], ids=["staged", "committed"])
+@pytest.mark.parametrize("more", [{}, UPSERT], ids=["append", "upsert"])
+def test_an_attempt_planted_below_ones_own_key_takes_nothing_of_another_key(empty, more, committed):
+    empty.make(HALF if more else BEFORE)
+    theirs = empty.stage(empty.request("theirs", **more, transform=marked))
+    if committed:
+        empty.commit(theirs)
+    found, files = empty.read(), on_disk(empty)
+    mine = empty.stage(splits=0).checkpoint
+    plant_attempts(empty, theirs.checkpoint, mine)
+    assert cleaned(empty, discard_unfinished=True)[0].files == 0
+    assert files.items() <= on_disk(empty).items()
+    assert empty.read() == found
+    empty.commit(empty.stage(empty.request("theirs", **more, transform=marked)))
+    assert {row["id"] for row in empty.read() if row["kind"] == "marked"} == {*range(400)}
+
+
+def test_an_attempt_of_another_generation_planted_below_this_one_takes_nothing_of_it(world):
+    world.commit(world.stage())
+    world.stage(world.request(**REPLACE, transform=only_even), splits=0)
+    first, second = (Checkpoint.at(world.store, world.request().key, number) for number in (1, 2))
+    plant_attempts(world, first, second)
+    assert [one.files for one in cleaned(world, discard_unfinished=True)] == [0, 0]
+    assert world.read() == of(range(400), BEFORE)
+
+
+@pytest.mark.parametrize("then", ["nothing", "merged", "compacted", "more"])
+def test_what_has_landed_stays_though_the_store_says_that_it_never_did(world, then):
+    """The record, the group and the seal are gone, and a tombstone is there."""
+    checkpoint = world.stage().checkpoint
+    groups.commit([checkpoint], world.target())
+    rows, ids = world.read(), list(range(400))
+    if then == "merged" and isinstance(world, Iceberg):
+        table = world.table()
+        merging = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"}
+        table.transaction().set_properties(merging).commit_transaction()
+        world.add()
+        (manifest,) = world.table().current_snapshot().manifests(table.io)
+        assert "ckpt-" not in manifest.manifest_path
+        rows = world.read()
+    elif then == "compacted":
+        world.compact()
+    elif then == "more":
+        world.add()
+        rows = world.read()
+    for name in (checkpoint.paths.commit, checkpoint.paths.group, checkpoint.paths.seal()):
+        (world.root / "store" / name).unlink()
+    checkpoint.discard("a forger's wish")
+    (one,) = cleaned(world)
+    assert (one.state, one.files) == (State.DISCARDED, 0)
+    assert world.read() == rows
+    assert [row["id"] for row in first_commit(world)] == sorted([*ids, *BEFORE])
+
+
+def first_commit(world):
+    """Rows as they were right after the first commit of a checkpoint: an older snapshot, or version, is there for that."""
+    if isinstance(world, Iceberg):
+        (snapshot, *_) = [one for one in world.table().snapshots() if (one.summary or {})["airflow.checkpoint.key"]]
+        found = world.table().scan(snapshot_id=snapshot.snapshot_id).to_arrow()
+    else:
+        found = lance.dataset(world.uri, version=world.own_versions()[0].number).to_table()
+    return sorted(found.to_pylist(), key=lambda row: row["id"])
+
+
+def test_what_a_link_in_the_tables_folder_leads_to_stays(world):
+    attempt = world.stage(splits=1)
+    work = attempt.begin("a test", 1)
+    name = f"{work.paths.file_stem('000001', work.attempt_id + '.7')}-00000"
+    elsewhere = world.root / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / f"{name}.parquet").write_bytes(b"precious")
+    data = next(path.parent for path in on_disk(world) if path.name.startswith("ckpt-") and path.parent.name == "data")
+    (data / "link").symlink_to(elsewhere, target_is_directory=True)
+    (data / f"{name}.lance#1").symlink_to(elsewhere, target_is_directory=True)
+    (data / f"{name}.parquet").symlink_to(elsewhere / f"{name}.parquet")
+    cleaned(world, discard_unfinished=True)
+    assert (elsewhere / f"{name}.parquet").read_bytes() == b"precious"
+    assert (data / "link").is_symlink()
 
 
 # -- Lance ---------------------------------------------------------------------------------------------------------------------

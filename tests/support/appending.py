@@ -11,6 +11,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Group, Member, Plan, Seal, Staged
+from airflow_ckpt_provider.checkpoint.layout import OwnNames
 from support.samples import HEADER
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class SealedSplits(NamedTuple):
     plan: Plan
     staged: Sequence[Staged]
     replaced: SealedSplits | None = None
+    names: OwnNames = OwnNames("", 1, frozenset())
 
 
 def sealed_of(target: IcebergTarget, written: list[Written]) -> SealedSplits:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -10,6 +10,8 @@ from airflow_ckpt_provider.checkpoint.documents import Group, Header, to_json
 from airflow_ckpt_provider.tables.groups import group_id_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.checkpoint.documents import Document, Member
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
@@ -45,3 +47,33 @@ def forge_group(checkpoint: Checkpoint, *members: Member, group_id: str | None =
     at, stream = checkpoint.header.created_at, checkpoint.header.stream
     group = Group(id=group_id or group_id_of(members), members=members, stream=stream, bound_at=at, horizon=0)
     forge(checkpoint.store, checkpoint.paths.group, group)
+
+
+def forge_seal(checkpoint: Checkpoint, change: Callable[[Any], Any]) -> None:
+    """Change the record of each manifest that is sealed."""
+    seal = checkpoint.sealed()
+    assert seal is not None
+    manifests = tuple(change(dict(manifest)) for manifest in seal.manifests)
+    forge(checkpoint.store, checkpoint.paths.seal(), msgspec.structs.replace(seal, manifests=manifests))
+
+
+def forge_staged(checkpoint: Checkpoint, split_id: str, **changes: Any) -> None:
+    """Change the published record of a split."""
+    (staged,) = checkpoint.staged([split_id])
+    forge(checkpoint.store, checkpoint.paths.staged(split_id), msgspec.structs.replace(staged, **changes))
+
+
+def forge_plan(checkpoint: Checkpoint, number: int = 1, **changes: Any) -> None:
+    """Change what is pinned for a round."""
+    plan = checkpoint.plan(number)
+    assert plan is not None
+    forge(checkpoint.store, checkpoint.paths.plan(number), msgspec.structs.replace(plan, **changes))
+
+
+class PlantedIO:
+    """Code that somebody else has put where Python finds it. It notes that it was run, and with what."""
+
+    ran_with: ClassVar[list[dict[str, str]]] = []
+
+    def __init__(self, *facts: Any) -> None:
+        self.ran_with.append(dict(facts[-1]))

@@ -520,8 +520,7 @@ def test_a_clean_up_leaves_what_is_needed_to_replace_it_and_no_row_ids(place):
     place.commit(attempt)
     checkpoint = attempt.checkpoint
     target = LanceTarget(place.uri)
-    attempts = frozenset(one.id for one in checkpoint.attempts())
-    files = target.leftovers(checkpoint.header, attempts, SealedCheckpoint(checkpoint), checkpoint.committed())
+    files = target.leftovers(checkpoint.header, checkpoint.own_names(), SealedCheckpoint(checkpoint))
     assert all(isinstance(file, StagedFile) for file in files)
     target.remove(checkpoint.header, files)
     beside = (place.world.root / "people.lance" / "_checkpoints").iterdir()

@@ -10,15 +10,16 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.location import StorageLocation, normal_uri
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
-from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError, RetryableError, escaped
+from airflow_ckpt_provider.exceptions import CorruptObjectError, InputChangedError, InvalidInputError, RetryableError, escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
@@ -92,11 +93,19 @@ class InputFiles:
         return sorted(map(self._pin, found), key=lambda file: file.path)
 
     def verify(self, files: Iterable[PinnedFile]) -> None:
-        """Check that these files are as they were when they were listed (I6).
+        """Check that these files are as they were when they were listed (I6), and that the URI lists files of their names (I15).
 
         :raises InputChangedError: naming the files that changed.
+        :raises CorruptObjectError: for a file that the URI does not name: no plan of this source has it.
         """
         wanted = sorted(set(files), key=lambda file: file.path)
+        names = self._names()
+        for file in wanted:
+            if not names(file.path):
+                raise CorruptObjectError(
+                    f"The plan in the checkpoint store reads {self.name_of(file)}, which {self.uri} does not name. The store was "
+                    f"altered; nothing was read. Redo the write: {how_to_restart()}."
+                )
         with ThreadPoolExecutor(_LOOKERS) as pool:
             changes = [change for change in pool.map(self._change, wanted) if change]
         if changes:
@@ -117,13 +126,29 @@ class InputFiles:
             return None
         return f"{self.name_of(pinned)}: was {pinned.size} bytes ({pinned.token}), is {file.size} bytes ({file.token})"
 
-    def _glob(self) -> list[PinnedFile]:
+    def _names(self) -> Callable[[str], bool]:
+        """Whether a file of this path is one that the URI names; a step upwards leads to none."""
         from fsspec.utils import glob_translate
 
+        match = _GLOB.search(self._path)
+        pattern = re.compile(glob_translate(self._path)) if match else None
+        folder = self._path[: match.start()].rpartition("/")[0] if match else self._path.rstrip("/")
+        start = folder + "/" if folder else ""
+
+        def named(path: str) -> bool:
+            if path == self._path:
+                return True
+            steps = any(unquote(part) in {"", ".", ".."} for part in path.split("/"))
+            inside = path.startswith(start) and _visible(path[len(folder) :]) and not steps
+            return inside and (pattern is None or pattern.match(path) is not None)
+
+        return named
+
+    def _glob(self) -> list[PinnedFile]:
         folder = self._path[: _GLOB.search(self._path).start()].rpartition("/")[0]  # type: ignore[union-attr]
-        pattern = re.compile(glob_translate(self._path))
-        found = [item for item in self._walk(folder + "/" if folder else "") if pattern.match(item["path"])]
-        return sorted((self._pin(item) for item in found if _visible(item["path"][len(folder) :])), key=lambda file: file.path)
+        named = self._names()
+        found = [item for item in self._walk(folder + "/" if folder else "") if named(item["path"])]
+        return sorted(map(self._pin, found), key=lambda file: file.path)
 
     def _walk(self, folder: str) -> list[ObjectMeta]:
         import obstore

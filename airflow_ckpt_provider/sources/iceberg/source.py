@@ -13,8 +13,9 @@ from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Plan, Split
 from airflow_ckpt_provider.checkpoint.location import refuse_credentials
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
-from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError
+from airflow_ckpt_provider.exceptions import CorruptObjectError, InputChangedError, InvalidInputError
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
+from airflow_ckpt_provider.scan.places import folders_of, is_below
 from airflow_ckpt_provider.scan.sizes import file_sizes
 from airflow_ckpt_provider.sources.iceberg.increments import appended_files, mark_of, only_rewritten, require_same_table
 from airflow_ckpt_provider.sources.iceberg.pinning import open_table, parse_filter, parse_time, pin
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
-    from airflow_ckpt_provider.scan.iceberg import Scanned
+    from airflow_ckpt_provider.scan.iceberg import ScanFile, Scanned
     from airflow_ckpt_provider.sources.iceberg.pinning import Pin
 
 #: Parameters that choose the snapshot; at most one is given.
@@ -97,6 +98,7 @@ class IcebergTable:
         self.incremental = since is not None
         self.conn_id = conn_id
         self.max_split_bytes = max_split_bytes
+        self._made: dict[str, Split] = {}
         self._require_one_snapshot()
 
     def __repr__(self) -> str:
@@ -190,7 +192,7 @@ class IcebergTable:
         }
         if self.row_filter is not None:
             inputs["filter"] = self.row_filter
-        return Plan(
+        made = Plan(
             created_at=now(),
             inputs=inputs,
             splits=tuple(
@@ -202,6 +204,8 @@ class IcebergTable:
                 for number, (of_split, split_bytes) in enumerate(splits)
             ),
         )
+        self._made = {split.id: split for split in made.splits}
+        return made
 
     # -- reading --------------------------------------------------------------------------------------------------------
 
@@ -218,6 +222,7 @@ class IcebergTable:
         reads = [IcebergSplit.from_json(split.read) for split in splits]
         require_planned_table(table, reads[0].table_uuid)
         files = [file for read in reads for file in read.files]
+        self._require_listed(table, splits, reads)
         wanted = {file.path: file.bytes for file in files} | {one.path: one.bytes for file in files for one in file.deletes}
         sizes = file_sizes(table.io, list(wanted))
         bad = [path for (path, size), found in zip(wanted.items(), sizes, strict=True) if found != size]
@@ -246,6 +251,33 @@ class IcebergTable:
         if plan.inputs.get("table_uuid") == str(table.metadata.table_uuid) and only_rewritten(table, chosen.snapshot_id, read):
             return None
         return f"{self.name} is at snapshot {chosen.snapshot_id} now, and snapshot {read} was read"
+
+    def _require_listed(self, table: Table, splits: Sequence[Split], reads: Sequence[IcebergSplit]) -> None:
+        """Refuse a plan from the store whose splits read files that this source does not list (I15).
+
+        The pinned snapshot is looked at again, unless this very source has made the plan. Where that is expired, and for what was
+        appended since, files of the table's own folders are taken, and others only if a snapshot has them.
+
+        :raises CorruptObjectError: naming one.
+        """
+        if all(self._made.get(split.id) == split for split in splits):
+            return
+        wanted = {file.path for read in reads for file in read.files}
+        wanted |= {delete.path for read in reads for file in read.files for delete in file.deletes}
+        pinned, folders = {read.snapshot_id for read in reads}, folders_of(table.metadata)
+        snapshot = table.metadata.snapshot_by_id(reads[0].snapshot_id) if reads[0].snapshot_id is not None else None
+        exactly = snapshot is not None and not self.incremental
+        left = wanted if exactly else {path for path in wanted if not is_below(path, folders)}
+        for one in [snapshot] if exactly else table.metadata.snapshots:
+            if left and one is not None:
+                left -= {path for scanned in scan_files(table, one.snapshot_id) for path in _paths_of(scanned.file)}
+        told = pinned if self.snapshot_id is None else {int(self.snapshot_id)}
+        if left or len(pinned) > 1 or pinned != told:
+            raise CorruptObjectError(
+                f"The plan in the checkpoint store reads {min(left, default='another snapshot')}, which the snapshot "
+                f"{reads[0].snapshot_id} of {self.name} does not have. The store was altered; nothing was read. Redo the "
+                f"write: {how_to_restart()}."
+            )
 
     def schema(self, plan: Plan, options: Mapping[str, str]) -> pa.Schema:
         """Schema of the rows, under the pinned schema of the table."""
@@ -281,6 +313,10 @@ class IcebergTable:
         columns = self.columns or []
         if len(set(columns)) != len(columns):
             raise InvalidInputError(f"IcebergTable(columns={columns!r}): a column is named twice.")
+
+
+def _paths_of(file: ScanFile) -> list[str]:
+    return [file.path, *(delete.path for delete in file.deletes)]
 
 
 def require_planned_table(table: Table, uuid: str) -> None:

@@ -16,7 +16,7 @@ from airflow_ckpt_provider.exceptions import (
     UnsupportedTableError,
     first_line,
 )
-from airflow_ckpt_provider.tables.iceberg.creation import new_table, pinned, unborn
+from airflow_ckpt_provider.tables.iceberg.creation import new_table, pinned, require_as_told, unborn
 from airflow_ckpt_provider.tables.iceberg.evolution import schema_fingerprint
 from airflow_ckpt_provider.tables.iceberg.history import MAIN
 from airflow_ckpt_provider.tables.iceberg.manifests import FORMAT_VERSION
@@ -111,6 +111,11 @@ class NamedTable:
         table = self._load_if_any()
         if table is not None and str(table.metadata.table_uuid) != binding.uuid:
             raise self._exists()
+
+    def require_creation(self, binding: TableBinding, parameters: JsonObject | None) -> None:
+        """Check what a header says of a table to be; see ``Table.require_creation``."""
+        if binding.creation is not None and self._load_if_any() is None:
+            require_as_told(self.catalog, self.identifier, binding.creation, parameters)
 
     def _load_if_any(self) -> Table | None:
         try:

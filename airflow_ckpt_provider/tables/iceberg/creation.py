@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError
+from airflow_ckpt_provider.exceptions import CorruptObjectError, InvalidInputError, SchemaMismatchError
 from airflow_ckpt_provider.tables.iceberg.manifests import FORMAT_VERSION
 
 if TYPE_CHECKING:
@@ -31,6 +31,14 @@ if TYPE_CHECKING:
 
 #: Parameters of the mode ``create``.
 CREATION = frozenset({"partition_by", "sort_by", "table_properties", "location"})
+
+#: Properties that steer no client: how files are laid out inside, and how often and how long what is kept. None of them names a
+#: class, an endpoint, a credential or a place.
+_PLAIN = re.compile(
+    r"(?!.*impl$)(?:format-version|comment|gc\.enabled|owner"
+    r"|(?:write\.(?:parquet|avro|orc|metadata\.(?:metrics|compression|delete|previous)|target|delete|update|merge|distribution|format"
+    r"|spark|upsert|wap|summary|manifest|object-storage\.(?:enabled|partitioned))|read|commit|history|schema\.name-mapping)[0-9A-Za-z._-]*)"
+)
 
 #: First id of partition fields; Iceberg's own convention.
 _FIRST_PARTITION_ID = 1000
@@ -59,11 +67,16 @@ def new_table(catalog: Catalog, identifier: str, rows: pa.Schema, parameters: Js
             f"table_properties asks for format version {properties['format-version']}; only version {FORMAT_VERSION} can be "
             "written by staged manifests."
         )
-    schema = assign_fresh_schema_ids(_iceberg_schema(catalog, rows, identifier))
+    catalog.create_namespace_if_not_exists(identifier.rpartition(".")[0])
+    return _transaction(catalog, identifier, assign_fresh_schema_ids(_iceberg_schema(catalog, rows, identifier)), parameters)
+
+
+def _transaction(catalog: Catalog, identifier: str, schema: Schema, parameters: JsonObject) -> StagedTable:
+    """The table that the catalog makes of these, not committed."""
+    properties = {"format-version": str(FORMAT_VERSION), **_strings(parameters.get("table_properties"))}
     spec = partition_spec(_list(parameters.get("partition_by")), schema)
     order = sort_order(_list(parameters.get("sort_by")), schema)
     location = parameters.get("location")
-    catalog.create_namespace_if_not_exists(identifier.rpartition(".")[0])
     transaction = catalog.create_table_transaction(
         identifier, schema, location=None if location is None else str(location), partition_spec=spec, sort_order=order,
         properties=properties,
@@ -81,12 +94,74 @@ def unborn(catalog: Catalog, identifier: str, creation: JsonObject) -> StagedTab
     """The table to be, from a header."""
     from pyiceberg.catalog import Catalog as Base
     from pyiceberg.table import StagedTable
+
+    metadata = _parsed(identifier, creation)
+    place = f"{metadata.location.rstrip('/')}/metadata"
+    # With the catalog's properties and no others: those of a header name the code that opens files, and where it goes (I15).
+    io = catalog._load_file_io(location=place)  # noqa: SLF001 - as for every loaded table
+    return StagedTable(Base.identifier_to_tuple(identifier), metadata, place, io, catalog)
+
+
+def require_as_told(catalog: Catalog, identifier: str, creation: JsonObject, parameters: JsonObject | None) -> None:
+    """Refuse a table to be that a header describes in another way than the DAG does (I15).
+
+    Which columns it has, the header says; where it is, how it is partitioned and sorted, and its properties, the DAG does. Where
+    the DAG does not say it either, such as to a commit that was given a key alone, no property is taken that tells a client which
+    code to run or where to go, and no other place than the catalog's own.
+
+    :param parameters: those of the mode; None where they are not known.
+    :raises CorruptObjectError: naming each difference.
+    """
+    metadata = _parsed(identifier, creation)
+    lines = []
+    if parameters is None:
+        strange = sorted(name for name in metadata.properties if not _PLAIN.fullmatch(name))
+        lines += [f"property {name!r}: {metadata.properties[name]!r}" for name in strange]
+        wanted = _transaction(catalog, identifier, metadata.schema(), {}).metadata
+    else:
+        wanted = _transaction(catalog, identifier, metadata.schema(), parameters).metadata
+        pairs = [
+            ("properties", metadata.properties, wanted.properties),
+            ("partitioning", str(metadata.spec()), str(wanted.spec())),
+            ("sort order", str(metadata.sort_order()), str(wanted.sort_order())),
+        ]
+        lines += [f"{what}: {stored} by the store, {told} by the DAG" for what, stored, told in pairs if stored != told]
+    if not _same_place(metadata.location, wanted.location, told=bool(parameters and parameters.get("location"))):
+        lines.append(f"location: {metadata.location!r} by the store, {wanted.location!r} by the catalog or the DAG")
+    if lines:
+        raise CorruptObjectError(
+            f"The checkpoint store describes the table {identifier}, which is to be created, in another way than the DAG does:\n  "
+            + "\n  ".join(lines)
+            + "\nNothing was changed. If the store was not altered, pass the stage's output instead of a key alone, or redo the "
+            "write under another idempotence key."
+        )
+
+
+def _parsed(identifier: str, creation: JsonObject) -> TableMetadata:
+    """The metadata of a table to be: it has no history."""
+    from pydantic import ValidationError
     from pyiceberg.table.metadata import TableMetadataUtil
 
-    metadata = TableMetadataUtil.parse_obj(creation)
-    place = f"{metadata.location.rstrip('/')}/metadata"
-    io = catalog._load_file_io(properties=metadata.properties, location=place)  # noqa: SLF001 - as for every loaded table
-    return StagedTable(Base.identifier_to_tuple(identifier), metadata, place, io, catalog)
+    try:
+        metadata = TableMetadataUtil.parse_obj(creation)
+    except (ValidationError, ValueError) as error:
+        raise CorruptObjectError(f"The checkpoint store describes the table {identifier} in a way that is none: {error}") from error
+    if metadata.snapshots or metadata.refs:
+        raise CorruptObjectError(
+            f"The checkpoint store says that the table {identifier} has snapshots before it is created. The store was altered; "
+            "nothing was changed. Redo the write under another idempotence key."
+        )
+    return metadata
+
+
+def _same_place(stored: str, own: str, *, told: bool) -> bool:
+    """Whether a table to be is where the catalog puts it: some end the name of its folder with something new each time."""
+    one, other = stored.rstrip("/"), own.rstrip("/")
+    if one == other or told:
+        return one == other
+    folder, _, name = other.rpartition("/")
+    table = re.split(r"[-_.][0-9a-fA-F]{8}", name)[0]
+    return one.rpartition("/")[0] == folder and one.rpartition("/")[2].startswith(table) and name != table
 
 
 def birth(metadata: TableMetadata) -> tuple[TableUpdate, ...]:

@@ -5,17 +5,24 @@ Files are compared by their names, which are unique: the same place may be writt
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
-from airflow_ckpt_provider.checkpoint.layout import attempt_of
 from airflow_ckpt_provider.exceptions import UnsupportedTableError
+from airflow_ckpt_provider.tables.iceberg.avro import in_order
+from airflow_ckpt_provider.tables.iceberg.entries import live_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyiceberg.manifest import ManifestFile
     from pyiceberg.table import Table
-    from pyiceberg.table.snapshots import Snapshot
+
+    from airflow_ckpt_provider.checkpoint.layout import OwnNames
+
+#: What is read of an entry: no more than where its file is.
+_FIELDS = frozenset({"file_path", "partition"})
 
 
 def name_of(path: str) -> str:
@@ -23,34 +30,27 @@ def name_of(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def written_by(table: Table, attempts: frozenset[str]) -> list[StagedFile]:
-    """Files below the table's location that these attempts have written."""
-    found = {
-        file.path: file
-        for folder in _folders(table)
-        for file in _listed(table, folder)
-        if attempt_of(name_of(file.path)) in attempts
-    }
+def written_by(table: Table, names: OwnNames) -> list[StagedFile]:
+    """Files below the table's location that a generation has written."""
+    found = {file.path: file for folder in _folders(table) for file in _listed(table, folder) if name_of(file.path) in names}
     return [found[path] for path in sorted(found)]
 
 
-def referenced(table: Table, snapshot_id: int | None, attempts: frozenset[str]) -> set[str]:
-    """Names of those files that a branch or tag of the table refers to, or the snapshot that a checkpoint was committed as."""
-    metadata = table.metadata
-    wanted = {ref.snapshot_id for ref in metadata.refs.values()} | ({snapshot_id} if snapshot_id is not None else set())
-    names: set[str] = set()
-    for snapshot in metadata.snapshots:
-        if snapshot.snapshot_id in wanted:
-            names |= set(_names_in(table, snapshot, attempts))
-    return names
+def referenced(table: Table, names: set[str]) -> set[str]:
+    """Those of these names that any snapshot of the table has, on whatever branch.
 
+    All manifests are read: another writer may have merged entries of ours into manifests of its own.
+    """
+    if not names:
+        return set()
+    lists = in_order(lambda snapshot: snapshot.manifests(table.io), table.metadata.snapshots)
+    manifests = {manifest.manifest_path: manifest for listed in lists for manifest in listed}
 
-def _names_in(table: Table, snapshot: Snapshot, attempts: frozenset[str]) -> Iterator[str]:
-    for manifest in snapshot.manifests(table.io):
-        if attempt_of(name_of(manifest.manifest_path)) in attempts:
-            yield name_of(manifest.manifest_path)
-            for entry in manifest.fetch_manifest_entry(table.io):
-                yield name_of(entry.data_file.file_path)
+    def live(manifest: ManifestFile) -> set[str]:
+        return {name_of(entry.file["file_path"]) for _, entry, _ in live_entries(table.io, [manifest], _FIELDS)} & names
+
+    found = {name_of(path) for path in manifests} & names
+    return found.union(*in_order(live, manifests.values()))
 
 
 def _folders(table: Table) -> set[str]:
@@ -61,6 +61,7 @@ def _folders(table: Table) -> set[str]:
 
 
 def _listed(table: Table, folder: str) -> Iterator[StagedFile]:
+    """All files below a folder. What a link of a local folder leads to is not below it."""
     from pyarrow.fs import FileSelector
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
@@ -71,6 +72,12 @@ def _listed(table: Table, folder: str) -> Iterator[StagedFile]:
             "to pyiceberg.io.pyarrow.PyArrowFileIO in the Iceberg connection."
         )
     scheme, netloc, plain = io.parse_location(folder, io.properties)
+    if scheme == "file":
+        for place, _, files in os.walk(plain):
+            for path in (os.path.join(place, file) for file in files):
+                if not os.path.islink(path):
+                    yield StagedFile(folder + path[len(plain.rstrip("/")) :], os.stat(path).st_size)
+        return
     for info in io.fs_by_scheme(scheme, netloc).get_file_info(FileSelector(plain, recursive=True, allow_not_found=True)):
         if info.is_file:
             yield StagedFile(folder + info.path[len(plain.rstrip("/")) :], info.size)

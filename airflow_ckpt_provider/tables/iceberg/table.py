@@ -38,6 +38,7 @@ from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
 from airflow_ckpt_provider.tables.iceberg.marks import mark_of
 from airflow_ckpt_provider.tables.iceberg.merging import merge, worth_merging
 from airflow_ckpt_provider.tables.iceberg.modes import mode_of
+from airflow_ckpt_provider.tables.iceberg.own import require_listed, require_own_files, require_own_records
 from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts, delete_files
 from airflow_ckpt_provider.tables.marks import marks_of, moves_mark, require_marks
 from airflow_ckpt_provider.tables.missing import lacking
@@ -54,8 +55,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Table
 
-    from airflow_ckpt_provider.checkpoint.documents import Commit as CommitRecord
     from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan, Staged, TableBinding
+    from airflow_ckpt_provider.checkpoint.layout import OwnNames
     from airflow_ckpt_provider.tables.iceberg.cover import Removal
     from airflow_ckpt_provider.tables.protocol import Landed, Sealed, StagedOf, Writer
     from airflow_ckpt_provider.tables.summary import Trace
@@ -251,16 +252,16 @@ class IcebergTarget(NamedTable):
                 raise
             raise _not_replaceable(again[0], error) from error
 
-    def leftovers(
-        self, header: Header, attempts: frozenset[str], landed: Sealed | None, commit: CommitRecord | None
-    ) -> list[StagedFile]:
-        """Files of these attempts that nothing refers to or needs; see ``Table.leftovers``."""
+    def leftovers(self, header: Header, names: OwnNames, landed: Sealed | None) -> list[StagedFile]:
+        """Files of a generation that nothing refers to or needs; see ``Table.leftovers``."""
         table = self.load_bound(header.table)
-        kept = referenced(table, None if commit is None else commit.snapshot_id, attempts)
+        kept: set[str] = set()
         if landed is not None:
             kept |= {name_of(file.path) for record in landed.staged for file in record.files}
             kept |= {name_of(StagedManifest.from_json(manifest).path) for manifest in landed.seal.manifests}
-        return [file for file in written_by(table, attempts) if name_of(file.path) not in kept]
+        found = [file for file in written_by(table, names) if name_of(file.path) not in kept]
+        live = referenced(table, {name_of(file.path) for file in found})
+        return [file for file in found if name_of(file.path) not in live]
 
     def remove(self, header: Header, files: Sequence[StagedFile]) -> None:
         """Delete leftovers; see ``Table.remove``."""
@@ -284,6 +285,28 @@ class IcebergTarget(NamedTable):
         listed = [] if manifest is None else [StagedFile(manifest.path, manifest.length)]
         kept = [] if record.scratch is None else [msgspec.convert([record.scratch["path"], record.scratch["bytes"]], StagedFile)]
         return [*record.files, *listed, *kept]
+
+    def require_own_records(
+        self, header: Header, names: OwnNames, plans: Sequence[Plan], staged: Sequence[Staged], replaced: Sealed | None
+    ) -> None:
+        """Refuse records that name files of others; see ``Table.require_own_records``."""
+        del replaced
+        require_own_records(self.load_bound(header.table).metadata, header, names, plans, staged)
+
+    def require_own_files(self, sealed: Sequence[Sealed], base: Base | None = None) -> None:
+        """Refuse to land files of others; see ``Table.require_own_files``."""
+        table = base.table if base else self.load_bound(sealed[0].header.table)
+        for one in sealed:
+            require_own_files(table.metadata, one)
+            if one.replaced is not None:
+                again = one.replaced
+                require_own_records(table.metadata, again.header, again.names, [again.plan], again.staged)
+
+    def require_listed(self, sealed: Sequence[Sealed], base: Base | None = None) -> None:
+        """Refuse manifests that list other files than were staged; see ``Table.require_listed``."""
+        table = base.table if base else self.load_bound(sealed[0].header.table)
+        for one in sealed:
+            require_listed(table.metadata, table.io, one)
 
     def staged_anew(self, header: Header, plans: Sequence[Plan], lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which these splits are staged once more; see ``Table.staged_anew``."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ckpt_provider.checkpoint.documents import TableBinding
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import (
+    CorruptObjectError,
     SchemaMismatchError,
     TableExistsError,
     TableMissingError,
@@ -135,6 +136,19 @@ class NamedDataset:
     def require_creatable(self, binding: TableBinding) -> None:
         """Check that nobody else created the dataset; see ``Table.require_creatable``."""
         self.load_bound(binding)
+
+    def require_creation(self, binding: TableBinding, parameters: JsonObject | None) -> None:
+        """Check what a header says of a dataset to be; see ``Table.require_creation``."""
+        if binding.creation is None:
+            return
+        _, version = created_as(binding.creation)
+        told = version if parameters is None else str(parameters.get("storage_version", STORAGE_VERSION))
+        if version not in LEAVES_ONLY or version != told:
+            raise CorruptObjectError(
+                f"The checkpoint store says that the Lance dataset {self.identifier} is to be created with files of the storage "
+                f"version {version!r}, and the DAG says {told!r}. The store was altered; nothing was changed. Redo the write under "
+                "another idempotence key."
+            )
 
     def _exists(self) -> TableExistsError:
         return TableExistsError(

@@ -7,10 +7,9 @@ file with one column of row numbers; Lance takes the number in its name from the
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.checkpoint.layout import attempt_of
+from airflow_ckpt_provider.checkpoint.layout import author_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,13 +30,14 @@ _SPLIT_BITS, _ATTEMPT_BITS = 23, 40
 
 def number_of(stem: str) -> int:
     """Number of the deletion file that belongs to a split in one attempt: 63 bits of digests."""
-    attempt = attempt_of(f"{stem}.") or stem
-    return (attempt_number(attempt) << _SPLIT_BITS) | _digest(stem, _SPLIT_BITS)
+    author = author_of(f"{stem}.")
+    first = _digest(stem, _ATTEMPT_BITS) if author is None else attempt_number(author.key_hash, author.generation, author.attempt)
+    return (first << _SPLIT_BITS) | _digest(stem, _SPLIT_BITS)
 
 
-def attempt_number(attempt: str) -> int:
-    """What the numbers of all deletion files of an attempt begin with."""
-    return _digest(attempt, _ATTEMPT_BITS)
+def attempt_number(key_hash: str, generation: int, attempt: str) -> int:
+    """What the numbers of all deletion files of an attempt begin with: those of another key's begin with something else."""
+    return _digest(f"{key_hash}-g{generation}-{attempt}", _ATTEMPT_BITS)
 
 
 def attempt_number_in(number: int) -> int:
@@ -82,10 +82,3 @@ def write_deletions(files: DatasetFiles, fragment: int, version: int, offsets: O
 def deletions_of(fragment: Any) -> JsonObject | None:  # noqa: ANN401 - a FragmentMetadata
     """What a fragment's description says of its deletions; None if it has none. All of it as JSON may be large: it has row ids."""
     return None if fragment.deletion_file is None else dict(fragment.deletion_file.asdict())
-
-
-def described(fragment: JsonObject) -> Any:  # noqa: ANN401 - a FragmentMetadata
-    """Lance's description of a fragment, from JSON."""
-    from lance.fragment import FragmentMetadata
-
-    return FragmentMetadata.from_json(json.dumps(fragment))

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
-from airflow_ckpt_provider.checkpoint.layout import attempt_of
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
 from airflow_ckpt_provider.tables.lance.deletions import FOLDER as DELETIONS
 from airflow_ckpt_provider.tables.lance.deletions import attempt_number, attempt_number_in, deletion_name, deletions_of
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from lance import LanceDataset
 
+    from airflow_ckpt_provider.checkpoint.layout import OwnNames
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
 
 #: What follows the name of a local file that was not finished; obstore takes no such name.
@@ -32,15 +32,10 @@ _UNFINISHED = "#"
 _DELETION_FILE = re.compile(r"^\d+-\d+-(\d+)\.arrow$")
 
 
-def written_by(files: DatasetFiles, attempts: frozenset[str]) -> list[StagedFile]:
-    """Files in the dataset's folder that these attempts have written."""
-    numbers = {attempt_number(attempt) for attempt in attempts}
-    found = [
-        file
-        for folder in ("data", SIDECARS)
-        for file in _listed(files, folder)
-        if attempt_of(file.path.rpartition("/")[2]) in attempts
-    ]
+def written_by(files: DatasetFiles, names: OwnNames) -> list[StagedFile]:
+    """Files in the dataset's folder that a generation has written."""
+    numbers = {attempt_number(names.key_hash, names.generation, attempt) for attempt in names.attempts}
+    found = [file for folder in ("data", SIDECARS) for file in _listed(files, folder) if file.path.rpartition("/")[2] in names]
     for file in _listed(files, DELETIONS):
         match = _DELETION_FILE.match(file.path.rpartition("/")[2])
         if match and attempt_number_in(int(match[1])) in numbers:
@@ -48,12 +43,18 @@ def written_by(files: DatasetFiles, attempts: frozenset[str]) -> list[StagedFile
     return sorted(found, key=lambda file: file.path)
 
 
-def referenced(files: DatasetFiles, dataset: LanceDataset, version: int | None) -> set[str]:
-    """Files that the last version refers to, and the one that a checkpoint was committed as, if it is still there."""
-    found = _referenced(files, dataset)
-    if version is not None and version != dataset.version and any(one["version"] == version for one in dataset.versions()):
-        found |= _referenced(files, dataset.checkout_version(version))
-    return found
+def referenced(files: DatasetFiles, dataset: LanceDataset) -> Iterator[set[str]]:
+    """Files that each version refers to which is still there, of every branch; the last one's first."""
+    yield _referenced(files, dataset)
+    for branch in (None, *dataset.branches.list()):
+        line = dataset if branch is None else dataset.checkout_version((branch, None))
+        for version in sorted((one["version"] for one in line.versions()), reverse=True):
+            try:
+                yield _referenced(files, line.checkout_version((branch, version)))
+            except (OSError, ValueError):
+                # One that others have cleaned up since it was listed refers to nothing.
+                if any(one["version"] == version for one in line.versions()):
+                    raise
 
 
 def delete(files: DatasetFiles, paths: Iterable[str]) -> None:
@@ -90,7 +91,9 @@ def _listed(files: DatasetFiles, folder: str) -> Iterator[StagedFile]:
         place = Path(files.address) / folder
         if place.is_dir():
             for entry in os.scandir(place):
-                yield StagedFile(f"{files.uri}/{folder}/{entry.name}", entry.stat().st_size)
+                # What a link leads to is not in this folder.
+                if not entry.is_symlink():
+                    yield StagedFile(f"{files.uri}/{folder}/{entry.name}", entry.stat().st_size)
         return
     import obstore
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import TableMovedError
-from airflow_ckpt_provider.tables.lance.deletions import described
 from airflow_ckpt_provider.tables.lance.fragments import data_file, metadata_of
 from airflow_ckpt_provider.tables.lance.schema import file_fields
 
@@ -109,9 +108,14 @@ def merging(dataset: LanceDataset, staged: Sequence[StagedFragments], matched: M
     :param matched: descriptions of fragments with their deletions, by id.
     """
     from lance import LanceOperation
+    from lance.fragment import DeletionFile
 
-    there = (fragment.metadata for fragment in dataset.get_fragments())
-    kept = [described(matched[one.id]) if one.id in matched else one for one in there]
+    kept = [fragment.metadata for fragment in dataset.get_fragments()]
+    for one in kept:
+        if one.id in matched:
+            # No more than that: which files a fragment has, the dataset says.
+            deletions: Any = matched[one.id]["deletion_file"]
+            one.deletion_file = DeletionFile(**deletions)
     # Fragments without a row left are dropped by Lance.
     return Swap(
         LanceOperation.Merge(kept + metadata_of(staged), dataset.lance_schema, preserves_nullability=True),

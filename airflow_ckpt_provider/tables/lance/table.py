@@ -25,6 +25,7 @@ from airflow_ckpt_provider.tables.lance.looks import looks_again
 from airflow_ckpt_provider.tables.lance.marks import mark_of, note, with_marks
 from airflow_ckpt_provider.tables.lance.modes import mode_of
 from airflow_ckpt_provider.tables.lance.operations import carrying
+from airflow_ckpt_provider.tables.lance.own import require_own_files, require_own_records
 from airflow_ckpt_provider.tables.lance.scan import DataFile, FileScan
 from airflow_ckpt_provider.tables.lance.schema import (
     LEAVES_ONLY,
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from lance import LanceDataset
 
-    from airflow_ckpt_provider.checkpoint.documents import Commit as CommitRecord
     from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan, Staged, TableBinding
+    from airflow_ckpt_provider.checkpoint.layout import OwnNames
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
     from airflow_ckpt_provider.tables.lance.operations import Swap
     from airflow_ckpt_provider.tables.protocol import Landed, Sealed, StagedOf, Writer
@@ -282,15 +283,14 @@ class LanceTarget(NamedDataset):
             )  # fmt: skip
 
     @looks_again
-    def leftovers(
-        self, header: Header, attempts: frozenset[str], landed: Sealed | None, commit: CommitRecord | None
-    ) -> list[StagedFile]:
-        """Files of these attempts that nothing refers to or needs; see ``Table.leftovers``."""
+    def leftovers(self, header: Header, names: OwnNames, landed: Sealed | None) -> list[StagedFile]:
+        """Files of a generation that nothing refers to or needs; see ``Table.leftovers``."""
         dataset = self.load_bound(header.table)
         kept = set() if landed is None else mode_of(header.mode, header.parameters).landed(landed)
-        if dataset is not None:
-            kept |= referenced(self.files, dataset, None if commit is None else commit.snapshot_id)
-        return [file for file in written_by(self.files, attempts) if file.path not in kept]
+        found = {file.path: file for file in written_by(self.files, names) if file.path not in kept}
+        for live in referenced(self.files, dataset) if dataset is not None and found else ():
+            found = {path: file for path, file in found.items() if path not in live}
+        return list(found.values())
 
     def remove(self, header: Header, files: Sequence[StagedFile]) -> None:
         """Delete leftovers; see ``Table.remove``."""
@@ -315,6 +315,25 @@ class LanceTarget(NamedDataset):
         landed = mode_of(one.header.mode, one.header.parameters).landed(one)
         files = (file for record in one.staged for file in self.named_in(record))
         return [file for file in files if file.path in landed or file.path.endswith(ROW_IDS_SUFFIX)]
+
+    def require_own_records(
+        self, header: Header, names: OwnNames, plans: Sequence[Plan], staged: Sequence[Staged], replaced: Sealed | None
+    ) -> None:
+        """Refuse records that name files of others; see ``Table.require_own_records``."""
+        require_own_records(self.identifier, header, names, plans, staged, replaced.names if replaced else None)
+
+    def require_own_files(self, sealed: Sequence[Sealed], base: Base | None = None) -> None:
+        """Refuse to land files of others; see ``Table.require_own_files``."""
+        del base
+        for one in sealed:
+            require_own_files(self.identifier, one)
+            if one.replaced is not None:
+                self.require_own_records(
+                    one.replaced.header, one.replaced.names, [one.replaced.plan], one.replaced.staged, one.replaced.replaced
+                )
+
+    def require_listed(self, sealed: Sequence[Sealed], base: Base | None = None) -> None:
+        """Nothing: fragments are listed in the records themselves, and were looked at there."""
 
     def staged_anew(self, header: Header, plans: Sequence[Plan], lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which these splits are staged once more; see ``Table.staged_anew``."""

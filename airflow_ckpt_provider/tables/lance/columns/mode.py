@@ -12,6 +12,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.anew import as_named, staged_anew
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Split
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, StagedFileMissingError, TableMovedError
 from airflow_ckpt_provider.scan.lance_moves import moved_in, ranges_of
 from airflow_ckpt_provider.scan.lance_rows import PLACE, Rows, content_of, fields_of, live_fragments
@@ -138,8 +139,8 @@ class AddColumns(Append):
         if moved & lost:
             raise StagedFileMissingError(
                 f"Staged values of {len(moved & lost)} ranges are gone, and their rows were moved by a compaction since they were "
-                "computed. Nothing was committed. Compute the columns from the start, with the configuration "
-                '{"checkpoint": "restart"}.'
+                "computed. Nothing was committed. Compute the columns from the start: "
+                f"{how_to_restart()}."
             )
         again = staged_anew(plan, lost, len(plans) + 1)
         if not any(split.id in lost for split in plan.splits if split.task == READ):

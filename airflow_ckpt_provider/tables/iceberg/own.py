@@ -1,0 +1,150 @@
+"""Which files a commit to a table may take up: those of the write itself. What its manifests list is among them (I4, I15)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.exceptions import CorruptObjectError
+from airflow_ckpt_provider.scan.places import folders_of
+from airflow_ckpt_provider.tables.iceberg.avro import HEAD, Container, Entries, in_order, shape_of, to_long
+from airflow_ckpt_provider.tables.iceberg.entries import ADDED
+from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
+from airflow_ckpt_provider.tables.iceberg.upsert.mode import INSERT
+from airflow_ckpt_provider.tables.own import not_own, require_own
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from pyiceberg.io import FileIO
+    from pyiceberg.table.metadata import TableMetadata
+
+    from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Staged
+    from airflow_ckpt_provider.checkpoint.layout import OwnNames
+    from airflow_ckpt_provider.tables.protocol import Sealed
+
+#: What is looked at in an entry.
+_LOOKED_AT = frozenset({"content", "file_path"})
+
+#: Input of an upsert's plans that has the records of its scratch files, and the member of records and splits that is a path.
+_SOURCES, _PATH = "sources", "path"
+
+
+def require_own_records(
+    metadata: TableMetadata, header: Header, names: OwnNames, plans: Sequence[Plan], staged: Sequence[Staged]
+) -> None:
+    """Refuse records of splits, and plans made from them, that name files of others.
+
+    :raises CorruptObjectError: naming one.
+    """
+    require_own([*_in_plans(plans), *_in_records(staged)], folders_of(metadata), names, header)
+
+
+def require_own_files(metadata: TableMetadata, one: Sealed) -> None:
+    """Refuse a sealed checkpoint that names files of others.
+
+    :raises CorruptObjectError: naming one.
+    """
+    header, folders = one.header, folders_of(metadata)
+    require_own_records(metadata, header, one.names, [one.plan], one.staged)
+    manifests = [StagedManifest.from_json(manifest) for manifest in one.seal.manifests]
+    require_own((manifest.path for manifest in manifests), folders, one.names, header)
+    targets = {split.id: split.read.get(_PATH) for split in one.plan.splits}
+    for record in one.staged:
+        strange = [path for path in record.replaces if path != targets.get(record.split)]
+        if strange:
+            raise CorruptObjectError(
+                f"The checkpoint store says that the split {record.split} of the key {header.key!r} takes the place of "
+                f"{strange[0]!r} in {header.table.identifier}, which is not the file that it was to rewrite. The store was "
+                f"altered; nothing was changed. Redo the write: {how_to_restart(header)}."
+            )
+
+
+def require_listed(metadata: TableMetadata, io: FileIO, one: Sealed) -> None:
+    """Refuse to land a sealed checkpoint whose manifests do not list exactly the files that its splits have staged.
+
+    :raises CorruptObjectError: naming one.
+    """
+    header, folders = one.header, folders_of(metadata)
+    manifests = [StagedManifest.from_json(manifest) for manifest in one.seal.manifests]
+    files = {file.path.encode() for record in one.staged for file in record.files}
+    seen = 0
+    for strange_path, count in in_order(lambda manifest: _stranger(io, manifest, files, folders), manifests):
+        seen += count
+        if strange_path is not None:
+            raise not_own(strange_path, folders, header)
+    if seen != len(files):
+        raise CorruptObjectError(
+            f"The manifests of the key {header.key!r} list {seen} files, and its splits have staged {len(files)} for "
+            f"{header.table.identifier}. The store was altered; nothing was changed. Redo the write: "
+            f"{how_to_restart(header)}."
+        )
+
+
+def _stranger(io: FileIO, manifest: StagedManifest, files: set[bytes], folders: Collection[str]) -> tuple[str | None, int]:
+    """The first entry of a manifest that is not a new data file of these; and how many entries it has, up to that one."""
+    with Container(io, manifest.path) as container:
+        if container.meta.get("partition-spec-id") != str(manifest.spec_id).encode():
+            return manifest.path, 0
+        count, ours = 0, set[bytes]()
+        head = _head_of(container.schema, folders)
+        for entries, data in container.blocks() if head is not None else ():
+            count += entries
+            ours.update(head.findall(data) if head is not None else ())
+    if head is not None and len(ours) == count and ours <= files:
+        return None, count
+    return _read_stranger(io, manifest, files)
+
+
+def _read_stranger(io: FileIO, manifest: StagedManifest, files: set[bytes]) -> tuple[str | None, int]:
+    """The same, by decoding each entry, which takes a hundred times as long: 100,000 of them several seconds."""
+    count = 0
+    with Entries(io, manifest.path, _LOOKED_AT) as entries:
+        for entry in entries:
+            count += 1
+            file = entry.file
+            new = (entry.status, entry.snapshot_id, entry.sequence_number, entry.file_sequence_number) == (ADDED, None, None, None)
+            if not new or file["content"] or file["file_path"].encode() not in files:
+                return str(file["file_path"]), count
+    return None, count
+
+
+def _head_of(schema: str, folders: Collection[str]) -> re.Pattern[bytes] | None:
+    """How the entry of a new data file below one of these folders begins, up to its format; the group is its path.
+
+    :returns: None for a manifest whose entries are laid out in another way than ours are.
+    """
+    shape = shape_of(schema, _LOOKED_AT)
+    if tuple(shape.head) != HEAD or [field["name"] for field in shape.written["fields"][:3]] != [
+        "content",
+        "file_path",
+        "file_format",
+    ]:
+        return None
+    nulls = [shape.head[name] for name in HEAD[1:]]
+    if any(null is None for null in nulls):
+        return None
+    begin = to_long(ADDED) + b"".join(to_long(null or 0) for null in nulls) + to_long(0)
+    places = b"|".join(re.escape(folder.encode()) for folder in sorted(folders))
+    return re.compile(re.escape(begin) + rb"[\x80-\xff]{0,3}[\x00-\x7f]((?:" + places + rb")/[^\x0e]+)\x0ePARQUET")
+
+
+def _in_records(staged: Sequence[Staged]) -> Iterator[str]:
+    for record in staged:
+        for file in record.files:
+            yield file.path
+        for part in (record.manifest, record.scratch):
+            if part is not None:
+                yield str(part.get(_PATH))
+
+
+def _in_plans(plans: Sequence[Plan]) -> Iterator[str]:
+    """Scratch files of the source that plans of later phases go on from."""
+    for plan in plans:
+        sources = plan.inputs.get(_SOURCES)
+        for source in sources if isinstance(sources, list) else ():
+            yield str(source.get(_PATH))
+        for split in plan.splits:
+            if split.task == INSERT:
+                yield str(split.read.get(_PATH))

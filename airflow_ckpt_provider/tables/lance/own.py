@@ -1,0 +1,128 @@
+"""Which files a commit to a dataset may take up: those of the write itself, in the dataset's own folders (I4, I15)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from airflow_ckpt_provider.tables.lance.columns.writer import JOIN, Join
+from airflow_ckpt_provider.tables.lance.deletions import FOLDER as DELETIONS
+from airflow_ckpt_provider.tables.lance.deletions import attempt_number, attempt_number_in
+from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER as SIDECARS
+from airflow_ckpt_provider.tables.own import not_own
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject, Plan, Staged
+    from airflow_ckpt_provider.checkpoint.layout import OwnNames
+    from airflow_ckpt_provider.tables.protocol import Sealed
+
+_DELETION_FILE = re.compile(r"[0-9]{1,20}-[0-9]{1,20}-([0-9]{1,20})\.arrow")
+
+#: Names of files are taken as they are by some, and as parts of a URI by others: in these they are the same.
+_PLAIN = re.compile(r"[0-9A-Za-z_.-]+")
+
+
+def require_own_records(
+    uri: str, header: Header, names: OwnNames, plans: Sequence[Plan], staged: Sequence[Staged], earlier: OwnNames | None
+) -> None:
+    """Refuse records of splits, and plans made from them, that name files of others.
+
+    :param earlier: names of the files of the generation that is replaced.
+    :raises CorruptObjectError: naming one.
+    """
+    own = _Own(uri, header, names)
+    for record in staged:
+        own.require_record(record)
+    for plan in plans:
+        own.require_plan(plan, earlier)
+
+
+def require_own_files(uri: str, one: Sealed) -> None:
+    """Refuse to land a sealed checkpoint that names files of others, or fragments that its splits have not staged.
+
+    :raises CorruptObjectError: naming one.
+    """
+    require_own_records(uri, one.header, one.names, [one.plan], one.staged, one.replaced.names if one.replaced else None)
+    own = _Own(uri, one.header, one.names)
+    staged = {file.path: file.bytes for record in one.staged for file in record.files}
+    for manifest in one.seal.manifests:
+        for fragment in StagedFragments.from_json(manifest).fragments:
+            own.require("data", fragment.name)
+            if staged.get(f"{uri}/data/{fragment.name}") != fragment.bytes:
+                raise own.error(f"{uri}/data/{fragment.name}")
+
+
+class _Own:
+    """What is compared with the names that a generation gives to its files."""
+
+    def __init__(self, uri: str, header: Header, names: OwnNames) -> None:
+        self._uri = uri
+        self._header = header
+        self._names = names
+        self._numbers = {attempt_number(names.key_hash, names.generation, attempt) for attempt in names.attempts}
+
+    def require_record(self, record: Staged) -> None:
+        for path in (*(file.path for file in record.files), *record.replaces):
+            folder, _, name = path.removeprefix(f"{self._uri}/").partition("/")
+            if folder == DELETIONS:
+                self._require_deletions(path, name)
+            else:
+                self.require(folder, name)
+        for fragment in StagedFragments.from_json(record.manifest).fragments if record.manifest is not None else ():
+            self.require("data", fragment.name)
+        scratch: Any = record.scratch or {}
+        for sidecar in (scratch.get("sidecar"), scratch.get(ROW_IDS)):
+            if sidecar is not None:
+                self.require_sidecar(sidecar)
+        if "file" in scratch:
+            self.require("data", scratch["file"][0])
+        if "fragment" in scratch:
+            deletions = scratch["fragment"]["deletion_file"]
+            strange = deletions.get("base_id") is not None or deletions.get("file_type") != "array"
+            if strange or attempt_number_in(int(deletions["id"])) not in self._numbers:
+                raise self.error(f"{self._uri}/{DELETIONS}/{scratch['fragment']['id']}-*-{deletions['id']}")
+
+    def require_plan(self, plan: Plan, earlier: OwnNames | None) -> None:
+        for sidecar in _list(plan.inputs, "sidecars"):
+            self.require_sidecar(sidecar)
+        for sidecar in _list(plan.inputs, "earlier"):
+            (self if earlier is None else _Own(self._uri, self._header, earlier)).require_sidecar(sidecar)
+        source: Any = plan.inputs.get("source")
+        for name in source["files"] if source is not None else ():
+            self.require("data", name)
+        for split in plan.splits:
+            fragments = split.read.get("fragments")
+            if split.task == JOIN:
+                for name, _ in Join.from_json(split.read).parts:
+                    self.require("data", name)
+            elif isinstance(fragments, dict):
+                for fragment in StagedFragments.from_json(fragments).fragments:
+                    self.require("data", fragment.name)
+
+    def require_sidecar(self, sidecar: Any) -> None:  # noqa: ANN401 - JSON
+        folder, _, name = str(sidecar["name"]).partition("/")
+        if folder != SIDECARS:
+            raise self.error(f"{self._uri}/{sidecar['name']}")
+        self.require(folder, name)
+
+    def require(self, folder: str, name: str) -> None:
+        """Refuse a name that is not one of this generation's, below a folder of the dataset."""
+        if folder not in {"data", SIDECARS} or name not in self._names or not _PLAIN.fullmatch(name):
+            raise self.error(f"{self._uri}/{folder}/{name}")
+
+    def _require_deletions(self, path: str, name: str) -> None:
+        match = _DELETION_FILE.fullmatch(name)
+        if match is None or attempt_number_in(int(match[1])) not in self._numbers:
+            raise self.error(path)
+
+    def error(self, path: str) -> Exception:
+        return not_own(path, [self._uri], self._header)
+
+
+def _list(inputs: JsonObject, name: str) -> Iterator[Any]:
+    found = inputs.get(name)
+    yield from found if isinstance(found, list | tuple) else ()

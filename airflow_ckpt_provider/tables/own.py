@@ -1,0 +1,40 @@
+"""Whether the files that records in the store name are those of the generation, and lie where its table lies (I4, I15).
+
+Who can write to the store can name any file there. So a name alone lands nothing: it has to be one that an attempt of this very
+generation gives to its files, in a folder that the table itself, or the DAG, says.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.exceptions import CorruptObjectError
+from airflow_ckpt_provider.scan.places import is_below
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from airflow_ckpt_provider.checkpoint.documents import Header
+    from airflow_ckpt_provider.checkpoint.layout import OwnNames
+
+
+def require_own(paths: Iterable[str], folders: Collection[str], names: OwnNames, header: Header) -> None:
+    """Refuse files that this generation has not written, or that are elsewhere.
+
+    :param folders: where its files may be.
+    :raises CorruptObjectError: naming one.
+    """
+    for path in paths:
+        if path.rpartition("/")[2] not in names or not is_below(path, folders):
+            raise not_own(path, folders, header)
+
+
+def not_own(path: str, folders: Collection[str], header: Header) -> CorruptObjectError:
+    """The error for a file that is not one of this generation's."""
+    return CorruptObjectError(
+        f"The checkpoint store says that generation {header.generation} of the key {header.key!r} has written {path!r} for "
+        f"{header.table.identifier}. No attempt of it that is recorded writes a file of that name below "
+        f"{' or '.join(sorted(folders))}: the store was altered, or the table was moved since. Nothing was changed. "
+        f"Redo the write: {how_to_restart(header)}."
+    )
