@@ -75,9 +75,8 @@ def _arrow(value: Any) -> Form | None:  # noqa: ANN401 - any value of Arrow
     if isinstance(value, pa.DataType):
         form = _type(value)
     elif isinstance(value, pa.Field):
-        form = iter(
-            [b"field", Held("name", value.name), Held("type", value.type), leaf(value.nullable), Held("metadata", value.metadata)]
-        )
+        facts = [Held("name", value.name), Held("type", value.type), Held("metadata", value.metadata)]
+        form = parts(b"field", leaf(value.nullable), *facts)
     elif isinstance(value, pa.Schema):
         form = parts(b"schema", Held("fields", list(value)), Held("metadata", value.metadata))
     elif isinstance(value, pa.Array):

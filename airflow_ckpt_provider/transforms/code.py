@@ -86,8 +86,8 @@ class CodeForms:
         if isinstance(value, functools.cached_property):
             return parts(b"cached property", Held("get", value.func))
         if isinstance(value, functools.partialmethod):
-            return iter(
-                [b"partialmethod", Held("function", value.func), Held("arguments", value.args), Held("names", value.keywords)]
+            return parts(
+                b"partialmethod", Held("function", value.func), Held("arguments", value.args), Held("names", value.keywords)
             )
         if isinstance(value, type):
             return self._class(value) if self._origins.of(value) is None else parts(b"class", self._library(value))
@@ -132,10 +132,20 @@ class CodeForms:
             if (id(function), attribute) not in self._settled:
                 yield attribute.encode()
                 yield Held(attribute, value)
-        for chain in sorted(source.global_chains(code)):
-            yield from self._global(function.__globals__, chain)
+        yield from self._named_by(function)
         for wanted in source.imports(node) if node is not None else ():
             yield from self._imported(function, wanted)
+
+    def _named_by(self, function: types.FunctionType) -> Form:
+        """Globals, and what is named of modules that are no globals."""
+        code = function.__code__
+        for chain in sorted(source.global_chains(code)):
+            yield from self._global(function.__globals__, chain)
+        cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+        for chain in sorted(source.enclosed_chains(code)):
+            if _is_filled(cells[chain[0]]) and isinstance(cells[chain[0]].cell_contents, types.ModuleType):
+                yield ".".join(chain).encode()
+                yield from self._reached(cells[chain[0]].cell_contents, chain[0], chain[1:])
 
     def _note(self, function: types.FunctionType, node: source.FunctionNode | None, owner: type | None) -> None:
         """Remember what the function assigns."""
@@ -197,7 +207,7 @@ class CodeForms:
             if chain and not hasattr(top, chain[0]):
                 try:
                     importlib.import_module(f"{name}.{chain[0]}")
-                except Exception:  # noqa: BLE001 - as above
+                except Exception:  # noqa: BLE001, S112 - as above
                     continue
             yield from self._reached(top, top.__name__, chain)
 

@@ -155,6 +155,15 @@ def imports(node: FunctionNode) -> list[Import]:
 
 def global_chains(code: CodeType) -> set[tuple[str, ...]]:
     """Global names that code uses, each with the attributes that it names behind it: ``("config", "LIMIT")``."""
+    return _chains(code, ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT"))
+
+
+def enclosed_chains(code: CodeType) -> set[tuple[str, ...]]:
+    """The same for variables of enclosing functions."""
+    return {chain for chain in _chains(code, ("LOAD_DEREF", "LOAD_CLASSDEREF")) if chain[0] in code.co_freevars}
+
+
+def _chains(code: CodeType, loads: tuple[str, ...]) -> set[tuple[str, ...]]:
     found = set()
     for part in nested(code):
         chain: tuple[str, ...] = ()
@@ -167,8 +176,7 @@ def global_chains(code: CodeType) -> set[tuple[str, ...]]:
                 continue
             if chain:
                 found.add(chain)
-            named = isinstance(step.argval, str) and (name in {"LOAD_GLOBAL", "LOAD_NAME"} or name.startswith("LOAD_FROM_DICT"))
-            chain = (step.argval,) if named else ()
+            chain = (step.argval,) if isinstance(step.argval, str) and name.startswith(loads) else ()
     return found
 
 

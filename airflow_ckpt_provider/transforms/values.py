@@ -216,8 +216,8 @@ def object_form(value: Any, keeps: Callable[[str], bool]) -> Form:  # noqa: ANN4
         yield Held("class", type(value))
         yield reduced.encode()
         return
-    make, arguments, state, items, members, *_ = [*reduced, None, None, None, None]
-    if getattr(make, "__module__", None) == "copyreg" or make is getattr(copyreg, "__newobj__", None):
+    make, arguments, state, items, members = (list(reduced) + [None] * 5)[:5]
+    if getattr(make, "__module__", None) == "copyreg":
         yield b"object"
     else:
         yield b"made"
@@ -243,14 +243,18 @@ def object_form(value: Any, keeps: Callable[[str], bool]) -> Form:  # noqa: ANN4
 
 def _reduced(value: Any) -> Any:  # noqa: ANN401 - any object, and what it says of itself
     if hasattr(type(value), "__next__"):
-        raise UnstableError(f"a {type(value).__name__}, which is used up")
+        raise UnstableError(f"a {_kind(value)}, which is read only once")
     how = copyreg.dispatch_table.get(type(value))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return how(value) if how is not None else value.__reduce_ex__(4)
     except Exception as error:
-        raise UnstableError(f"a {type(value).__module__}.{type(value).__qualname__}: {error}") from error
+        raise UnstableError(f"a {_kind(value)}: {error}") from error
+
+
+def _kind(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _short(value: object) -> str:

@@ -68,7 +68,7 @@ def test_an_unknown_member_is_refused(name):
 
 
 #: Members that a plain append has no use for.
-OPTIONAL = {"restart_token", "replaces", "base", "counts", "scratch", "round", "provisional", "missing"}
+OPTIONAL = {"restart_token", "replaces", "base", "counts", "scratch", "round", "provisional", "missing", "transform_version"}
 
 
 @pytest.mark.parametrize("name", SAMPLES)

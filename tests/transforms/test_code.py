@@ -461,9 +461,10 @@ def test_functions_behind_a_decorator_of_a_library_are_followed(monkeypatch, nam
 
 def test_a_function_that_was_made_for_spark_counts_by_what_it_does():
     from pyspark.sql.functions import udf
+    from pyspark.sql.types import IntegerType, LongType
 
-    def made(step, kind="int"):
-        add = udf(lambda value: value + step, kind)
+    def made(step, kind=IntegerType):
+        add = udf(lambda value: value + step, kind())
 
         def build(spark):
             return add("id")
@@ -471,7 +472,27 @@ def test_a_function_that_was_made_for_spark_counts_by_what_it_does():
         return Transform(build).fingerprint
 
     assert made(1) == made(1)
-    assert len({made(1), made(2), made(1, "long")}) == 3
+    assert len({made(1), made(2), made(1, LongType)}) == 3
+
+
+def imported():
+    """A function that names a constant of a module that another function has imported for it."""
+    import rules_of_one_test as rules
+
+    def clean(batch):
+        return rules.LIMIT, batch
+
+    return clean
+
+
+def test_a_module_that_a_function_closes_over_is_followed_as_far_as_it_is_named(monkeypatch, tmp_path):
+    (tmp_path / "rules_of_one_test.py").write_text("LIMIT = 1\nOTHER = open(__file__)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    function = imported()
+    one = Transform(function).fingerprint
+    monkeypatch.setattr("rules_of_one_test.LIMIT", 2)
+    assert Transform(function).fingerprint != one
+    sys.modules.pop("rules_of_one_test").OTHER.close()
 
 
 def test_a_library_counts_by_its_version(monkeypatch):

@@ -30,7 +30,7 @@ _TOKEN = re.compile(
     | (?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?:[A-Za-z]{0,2}(?![\w]))?)
     | (?P<parameter>:[A-Za-z_]\w*)
     | (?P<word>[^\W\d]\w*)
-    | (?P<sign>::|->|=>|\|\||[-+*/%&|^~<>=!(),.;\[\]?:])
+    | (?P<sign>(?!--|/\*|\*/)(?:::|->|=>|\|\||[-+*/%&|^~<>=!(),.;\[\]?:]))
     """,
     re.VERBOSE,
 )
@@ -138,8 +138,6 @@ def _require_function(token: _Token, before: Sequence[_Token]) -> None:
         if last.kind == "word" and last.text in {"AS", "WITH", "RECURSIVE"}:
             # A name with columns, such as staged AS s(id, day).
             return
-    elif token.kind in {"number", "parameter"}:
-        return
     if last.text == "." and last.kind == "sign":
         raise InvalidInputError(f"….{name}(…) is not allowed: functions of a database are not among those of a check")
     if name not in FUNCTIONS:

@@ -61,7 +61,7 @@ def bound_values(expression: BooleanExpression, values: Mapping[str, object]) ->
 
     def value_of(given: Any) -> Any:  # noqa: ANN401 - a literal of Iceberg
         found = _MARKED.fullmatch(given.value) if isinstance(given.value, str) else None
-        return given if found is None else literal(values[found[1]])  # type: ignore[type-var]
+        return given if found is None else literal(values[found[1]])
 
     make: Any
     match expression:
