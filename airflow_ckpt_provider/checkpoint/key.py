@@ -17,6 +17,8 @@ KEY_HASH_LENGTH = 20
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
+_HALF = re.compile("[\ud800-\udfff]")
+
 
 @dataclass(frozen=True)
 class IdempotenceKey:
@@ -45,6 +47,11 @@ class IdempotenceKey:
             raise InvalidInputError(
                 f"The idempotence key {self.value[:60]!r}... is {len(self.value)} characters long; at most {MAX_KEY_LENGTH} "
                 "are allowed. Use a shorter idempotence_key, for instance a digest of the long part."
+            )
+        if _HALF.search(self.value):
+            raise InvalidInputError(
+                f"The idempotence key {self.value!r} holds a lone half of a surrogate pair, which is no character and cannot be "
+                "stored. Check how the text it is rendered from was decoded."
             )
         if _CONTROL.search(self.value):
             raise InvalidInputError(f"The idempotence key {self.value!r} holds control characters.")
