@@ -30,9 +30,10 @@ up the write, so that what is staged is never staged again. A write that replace
 table moves before the commit, the stage plans another round on what the table is then, stages only what that changes,
 and seals again. If staged files are lost before the commit, the cleared stage does the same: it plans a round that lists
 other splits in the place of those that lost files, stages those, and seals again; see ``anew``. The commit takes the newest
-seal, and with it the round that the seal names. Decision: any seal may be followed by one of a later round, also while a
-commit of the earlier one is under way. Each seal is complete by itself, and both are one generation, whose group lands once:
-whichever is first.
+seal, and with it the round that the seal names.
+
+Decision: a seal that lost files may be followed by one of a later round, also while a commit of the earlier one is under
+way. Each is complete by itself, and both are one generation, whose group lands once, whichever of the two it is.
 
 **Commit against discard.** Both put their object first and look for the other's second, so at least one of them sees
 the other: a commit that finds ``discard.json`` stops, a discard that finds ``group.json`` deletes nothing.
@@ -43,7 +44,7 @@ the other: a commit that finds ``discard.json`` stops, a discard that finds ``gr
 - I2 all: rows the commit adds = rows sealed = rows the transform produced.
 - I3 first publish wins: a split is published once, by put-if-absent.
 - I4 own files only: every file name carries key hash, generation, split and attempt.
-- I5 never under a commit: nothing is deleted that a commit in flight may reference; staged files exist at commit.
+- I5 never under a commit: nothing is deleted that a commit in flight may reference; each commit looks at its files.
 - I6 bound: the header binds the key to table, branch, mode, source and code.
 - I7 closed: a damaged or newer object is an error that names it, never "absent".
 - I8 cheap: committed or sealed starts no Spark; otherwise only missing splits run.

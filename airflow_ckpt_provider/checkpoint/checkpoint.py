@@ -230,20 +230,22 @@ class Checkpoint:
         *,
         number: int = 1,
         provisional: bool = False,
+        again: bool = False,
         look: Callable[[Sequence[Staged]], None] = lambda _: None,
         gather: Callable[[Sequence[JsonObject]], Sequence[JsonObject]] = tuple,
     ) -> Seal:
         """Close the checkpoint: every split of ``plan`` is staged, the totals are fixed (I2).
 
-        :param number: round of the plan. The seal of an earlier one is replaced.
-        :param provisional: whether another seal takes the place of this one when the table moves.
+        :param number: round of the plan.
+        :param provisional: whether another seal may take the place of this one; one of an earlier round is replaced.
+        :param again: whether that of an earlier round is replaced in any case, because files that it needs were lost.
         :param look: looks at what is about to be sealed, and raises to stop.
         :param gather: makes few manifests of many before they are sealed.
         :raises NotSealedError: if splits are missing.
         :raises RowCountError: if a staged record disagrees with its own manifest.
         """
         seals = self._seals()
-        if seals and seals[-1].round >= number:
+        if seals and (seals[-1].round >= number or not (again or seals[-1].provisional)):
             return seals[-1]
         ids = [split.id for split in plan.splits]
         missing = set(ids) - self.staged_ids()

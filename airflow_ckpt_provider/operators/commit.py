@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.presence import Look
     from airflow_ckpt_provider.tables.protocol import Sealed, Table
 
-#: Seconds from which on the log says what the look at the staged files took.
-LONG_LOOK_S = 1.0
-
 
 class CheckpointCommitOperator(BaseOperator):
     """Commit what a stage sealed: one atomic snapshot, however often this runs.
@@ -170,7 +167,7 @@ class CheckpointCommitOperator(BaseOperator):
                 self._run = None
 
     def _looked(self, look: Look) -> None:
-        if look.seconds > LONG_LOOK_S:
+        if look.is_long:
             self.log.info("Looking at %s staged files, before they land, took %.1f s.", f"{look.files:,}", look.seconds)
 
     def _report(self, outcome: Outcome) -> None:

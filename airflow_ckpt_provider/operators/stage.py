@@ -179,6 +179,9 @@ class CheckpointedWriteOperator(BaseOperator):
             if self._killed:
                 self._rounds.cancel()
             self._rounds.run(attempt, lambda found: self._announce(found, attempt), self._report)
+            for look in attempt.looks:
+                if look.is_long:
+                    self.log.info("Looking at %s files staged before took %.1f s.", f"{look.files:,}", look.seconds)
             if attempt.lost:
                 self.log.warning("Files of %d splits that were staged before were gone: those were staged anew.", attempt.lost)
             if not session.started:

@@ -7,6 +7,7 @@ missing splits run (I8).
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,6 +24,7 @@ from airflow_ckpt_provider.spark.request import SourcePlan
 from airflow_ckpt_provider.spark.work import SplitWork
 from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.missing import MissingColumns
+from airflow_ckpt_provider.tables.presence import Look
 from airflow_ckpt_provider.tables.sealed import SealedCheckpoint, replaced_by
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import Commit, Plan, Seal, Split, Staged
+    from airflow_ckpt_provider.checkpoint.documents import Commit, Plan, Seal, Split, Staged, StagedFile
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.sources.protocol import Source
     from airflow_ckpt_provider.spark.request import WriteRequest
@@ -80,6 +82,8 @@ class WriteAttempt:
         #: Whether all files of the newest seal are there; None if that was not looked at.
         self._whole: bool | None = None
         self._looked = False
+        #: What the looks at files of earlier attempts cost.
+        self.looks: list[Look] = []
         #: Number of splits of earlier attempts whose files were lost, so that they are staged once more.
         self.lost = 0
         self._replaced = replaced_by(self.checkpoint)
@@ -195,8 +199,16 @@ class WriteAttempt:
         """Whether all files are there that a commit of this seal needs; looked at once."""
         if self._whole is None:
             one = SealedCheckpoint(self.checkpoint, sealed)
-            self._whole = not self._table.lost(one.header.table, self._table.needed_to_commit(one))
+            self._whole = not self._gone(lambda: self._table.needed_to_commit(one))
         return self._whole
+
+    def _gone(self, named: Callable[[], list[StagedFile]]) -> set[StagedFile]:
+        """Those of the staged files that are gone or damaged."""
+        start = time.monotonic()
+        files = named()
+        gone = set(self._table.lost(self.checkpoint.header.table, files)) if files else set()
+        self.looks.append(Look(len(files), time.monotonic() - start))
+        return gone
 
     def _staged_anew(self, sealed: Seal | None) -> bool:
         """Open a round in which what earlier attempts have staged, and what was lost since, is staged once more; looks once.
@@ -212,7 +224,7 @@ class WriteAttempt:
         wanted = {split.id for plan in (self._plans[-1], reading) if plan is not None for split in plan.splits}
         records = checkpoint.staged(sorted(wanted & self._recovered))
         files = [(record.split, file) for record in records for file in table.named_in(record)]
-        gone = set(table.lost(checkpoint.header.table, [file for _, file in files])) if files else set()
+        gone = self._gone(lambda: [file for _, file in files])
         lost = {split for split, file in files if file in gone}
         # What lists the files of a seal may be gone though no split lost one: it is sealed again.
         relisted = self._whole is False and sealed is not None and sealed.round == len(self._plans)
@@ -281,6 +293,7 @@ class WriteAttempt:
             number=len(self._plans),
             provisional=self._table.provisional(header),
             look=self._look,
+            again=self._whole is False,
             gather=lambda manifests: self._table.gather(header, manifests, stem),
         )
 

@@ -34,6 +34,9 @@ _DAMAGED = re.compile(r"magic|corrupt|deserialize|invalid user input", re.IGNORE
 #: Files that a message names.
 _SHOWN = 5
 
+#: Seconds from which on a look is long.
+_LONG_S = 1.0
+
 #: Seconds after which a look is repeated before the next swap, and how many times as long as it took that must be at least.
 _AGAIN_S, _AGAIN_TIMES = 60.0, 10.0
 
@@ -46,6 +49,11 @@ class Look(NamedTuple):
 
     files: int
     seconds: float
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it took so long that a log should say so."""
+        return self.seconds > _LONG_S
 
 
 #: Told of each look.

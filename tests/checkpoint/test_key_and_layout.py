@@ -36,6 +36,12 @@ def test_a_message_shows_what_it_repeats_as_it_is_read(letter):
     assert str(InvalidInputError("one\ntwo ä 鍵 🙂")) == "one\ntwo ä 鍵 🙂"
 
 
+@pytest.mark.parametrize("half", [0xD800, 0xDFFF])
+def test_a_key_with_half_a_surrogate_pair_is_refused(half):
+    with pytest.raises(InvalidInputError, match="lone half of a surrogate pair"):
+        IdempotenceKey(f"a{chr(half)}b")
+
+
 def test_a_key_of_512_characters_is_the_longest():
     assert IdempotenceKey("k" * 512).value == "k" * 512
     with pytest.raises(InvalidInputError, match=r"513 characters.*512"):

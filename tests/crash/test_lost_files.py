@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from crash.exactly_once import assert_exactly_once
+from crash.exactly_once import assert_cleans_up, assert_exactly_once
 from crash.scenarios import UNPARTITIONED, UPSERT
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -53,6 +53,7 @@ def test_a_stage_that_stages_lost_files_anew_and_is_killed_at_any_effect_goes_on
             assert runs.run(world, *scenario.writes, do="stage").result
             assert runs.run(world, LAND, do="land").result[0]["landed_now"]
             assert_exactly_once(world, scenario.ids)
+            assert_cleans_up(runs, world, *scenario.writes)
         except AssertionError as error:
             problems.append(f"{number} {run.effects[-1]}: {str(error).splitlines()[0]}")
     assert not problems, "\n".join(problems)

@@ -20,6 +20,7 @@ from airflow_ckpt_provider.tables.iceberg.creation import new_table, pinned, req
 from airflow_ckpt_provider.tables.iceberg.evolution import schema_fingerprint
 from airflow_ckpt_provider.tables.iceberg.history import MAIN
 from airflow_ckpt_provider.tables.iceberg.manifests import FORMAT_VERSION
+from airflow_ckpt_provider.tables.iceberg.names import avro_codec, require_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,6 +86,8 @@ class NamedTable:
             raise UnsupportedTableError(
                 f"The Iceberg table {self.identifier} wants {file_format} files (write.format.default); only Parquet is written."
             )
+        require_names(table.metadata, self.identifier)
+        avro_codec(table.metadata.properties, self.identifier)
         refuse_credentials(table.metadata.location)
         if self.branch in table.metadata.refs and table.metadata.refs[self.branch].snapshot_ref_type != "branch":
             raise InvalidInputError(f"branch={self.branch!r} is a tag of the table {self.identifier}, which no commit moves.")

@@ -44,6 +44,7 @@ from airflow_ckpt_provider.tables.iceberg.history import (
 )
 from airflow_ckpt_provider.tables.iceberg.manifests import to_manifest_file
 from airflow_ckpt_provider.tables.iceberg.marks import remembering
+from airflow_ckpt_provider.tables.iceberg.names import avro_codec
 from airflow_ckpt_provider.tables.iceberg.refusals import refusal
 from airflow_ckpt_provider.tables.iceberg.remains import remain
 from airflow_ckpt_provider.tables.iceberg.removal import remove
@@ -258,7 +259,7 @@ def _snapshot(table: Table, commit: Commit) -> Snapshot:
     added = [to_manifest_file(manifest, commit.snapshot_id) for manifest in commit.manifests]
     path = places.new_metadata_location(f"snap-{commit.snapshot_id}-{name}.avro")
     parent_id = parent.snapshot_id if parent else None
-    codec = metadata.properties.get("write.avro.compression-codec", "gzip")
+    codec = avro_codec(metadata.properties, ".".join(table.name()))
     with write_manifest_list(2, table.io.new_output(path), commit.snapshot_id, parent_id, sequence_number, codec) as writer:  # type: ignore[arg-type]
         writer.add_manifests(added + removed.manifests)
     facts = {

@@ -17,6 +17,7 @@ from airflow_ckpt_provider.tables.fit import differences
 from airflow_ckpt_provider.tables.iceberg.clock import require_clock
 from airflow_ckpt_provider.tables.iceberg.creation import creatable
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
+from airflow_ckpt_provider.tables.iceberg.names import require_columns
 from airflow_ckpt_provider.tables.once import grow
 
 if TYPE_CHECKING:
@@ -65,7 +66,9 @@ def _grown(table: Table, name: str, rows: pa.Schema) -> UpdateSchema:
         # Only what does not fit: for the rest, the union would loosen what is required.
         wanted = [_beside(field, own) for field in rows if _misfits(pa.schema([field]), table.schema(), alone=True)]
         update.union_by_name(pa.schema(wanted))
-        lines = _misfits(rows, update._apply())  # noqa: SLF001 - to look before anything is committed
+        grown = update._apply()  # noqa: SLF001 - to look before anything is committed
+        require_columns(grown, name)
+        lines = _misfits(rows, grown)
     except (TypeError, ValueError, ValidationError) as error:
         lines = [*_misfits(rows, table.schema()), str(error)]
     if lines:

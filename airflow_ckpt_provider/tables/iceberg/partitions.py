@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow_ckpt_provider.tables.iceberg.names import shortened
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
@@ -116,6 +118,6 @@ class Partitioner:
                     for field, value in zip(self._spec.fields, values, strict=True)
                 )
             )
-            known = Partition(key, record, self._spec.partition_to_path(record, self._schema))
+            known = Partition(key, record, shortened(self._spec.partition_to_path(record, self._schema)))
             self._known[key] = known
         return known

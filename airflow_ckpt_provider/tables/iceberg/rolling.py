@@ -10,6 +10,7 @@ import contextlib
 import itertools
 from typing import TYPE_CHECKING, Any
 
+from airflow_ckpt_provider.tables.iceberg.cutting import facts_with_cut_bounds
 from airflow_ckpt_provider.tables.iceberg.fit import FIELD_ID
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class _OpenDataFile:
         self._partition = partition
         self._measured = _measured(output)
         self._schema = schema
+        self._properties = properties
         self._writer: Any = FileFormatFactory.get(FileFormat.PARQUET).create_writer(self._measured, schema, properties)
         self._rows = 0
         self._nans: dict[int, int] = {}
@@ -132,8 +134,11 @@ class _OpenDataFile:
         from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
         from pyiceberg.typedef import Record
 
-        statistics = self._writer.close()
-        facts = statistics.to_serialized_dict()
+        try:
+            facts = self._writer.close().to_serialized_dict()
+        except UnicodeEncodeError:
+            # The file is whole; only what pyiceberg makes of its statistics failed.
+            facts = facts_with_cut_bounds(self._writer._writer.writer.metadata, self._schema, self._properties)  # noqa: SLF001
         facts["nan_value_counts"] = {k: v for k, v in self._nans.items() if k in facts["value_counts"]}
         return DataFile.from_args(
             content=DataFileContent.DATA,

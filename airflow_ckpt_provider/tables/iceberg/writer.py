@@ -11,6 +11,7 @@ from airflow_ckpt_provider.exceptions import RowCountError
 from airflow_ckpt_provider.tables.fit import Conform, gathered
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
 from airflow_ckpt_provider.tables.iceberg.manifests import write_manifest
+from airflow_ckpt_provider.tables.iceberg.names import avro_codec
 from airflow_ckpt_provider.tables.iceberg.partitions import Partitioner
 from airflow_ckpt_provider.tables.iceberg.rolling import RollingFiles
 from airflow_ckpt_provider.tables.protocol import Written
@@ -100,7 +101,7 @@ class IcebergWriter:
         if not closed:
             return Written(0, 0, (), None)
         path = locations.new_metadata_location(f"{stem}.avro")
-        codec = self.facts.properties.get("write.avro.compression-codec", "gzip")
+        codec = avro_codec(self.facts.properties, self.facts.table)
         manifest = write_manifest(io, path, closed, self.facts.schema, self.facts.spec, codec)
         if manifest.rows != rows:
             raise RowCountError(f"{rows} rows were written to {stem}, but its files hold {manifest.rows} (I2).")

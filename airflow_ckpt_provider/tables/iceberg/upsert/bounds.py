@@ -9,6 +9,7 @@ import base64
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.checkpoint.documents import Part
+from airflow_ckpt_provider.tables.iceberg.cutting import cut_upper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -205,11 +206,11 @@ def _range_of(kind: PrimitiveType, column: pa.ChunkedArray) -> Range:
 
 def _stored(kind: PrimitiveType, found: Range) -> KeyBounds:
     from pyiceberg.conversions import to_bytes
-    from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
+    from pyiceberg.utils.truncate import truncate_upper_bound_binary_string
 
     lower, upper = found.lower, found.upper
     if isinstance(upper, str) and len(upper) > _LONGEST:
-        upper = truncate_upper_bound_text_string(upper, _LONGEST)
+        upper = cut_upper(upper, _LONGEST)
     elif isinstance(upper, bytes) and len(upper) > _LONGEST:
         upper = truncate_upper_bound_binary_string(upper, _LONGEST)
     if isinstance(lower, (str, bytes)):
