@@ -52,4 +52,5 @@ the other: a commit that finds ``discard.json`` stops, a discard that finds ``gr
 - I10 absence is not proof: expired history fails closed.
 - I11 bounded memory: constant in split size; the driver is linear in splits, never in rows.
 - I12 stop means stop: a killed task leaves no Spark job and no half-published split.
+- I15 not believed: the store says what was staged; never who we are, what code runs, or where else to go.
 """

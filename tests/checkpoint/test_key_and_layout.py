@@ -6,7 +6,7 @@ import pytest
 from support.samples import KEY
 
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, generation_of, id_of
+from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, OwnNames, generation_of, id_of
 from airflow_ckpt_provider.exceptions import InvalidInputError, escaped
 
 
@@ -115,3 +115,25 @@ def test_the_generation_is_read_from_a_name_and_other_names_have_none(name, gene
 
 def test_the_id_is_read_from_a_name():
     assert id_of("ab12/g1/staged/000012.json") == "000012"
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("ckpt-ab12-g3-s000001-a1.7-00000.parquet", True),
+        ("ckpt-ab12-g3-smerged-a1.0-00000.avro", True),
+        # Iceberg's location provider for object storage puts digits in front.
+        ("01101001-ckpt-ab12-g3-s000001-a1.7-00000.parquet", True),
+        ("ckpt-ab12-g3-s000001-a2.7-00000.parquet", False),
+        ("ckpt-ab12-g3-s000001-a1", False),
+        ("ckpt-ab12-g3-s-a1.7-00000.parquet", False),
+        ("ckpt-ab12-g33-s000001-a1.7-00000.parquet", False),
+        ("ckpt-ab123-g3-s000001-a1.7-00000.parquet", False),
+        ("xckpt-ab12-g3-s000001-a1.7-00000.parquet", False),
+        ("ckpt-ab12-g3-s../../x-a1.7-00000.parquet", False),
+        ("part-00000.parquet", False),
+        ("", False),
+    ],
+)
+def test_a_file_is_a_generations_own_by_key_generation_and_recorded_attempt(name, own):
+    assert (name in OwnNames("ab12", 3, frozenset({"a1"}))) is own
