@@ -161,31 +161,10 @@ class CheckpointedWriteOperator(BaseOperator):
                 session.cancel()
             attempt = self._open(context, key, session)
             checkpoint = attempt.checkpoint
-            self.log.info(
-                "Idempotence key %s, generation %d, table %s, store %s: %s.",
-                key, checkpoint.header.generation, checkpoint.header.table.identifier, checkpoint.store.uri, attempt.state,
-            )  # fmt: skip
-            if attempt.looked_again:
-                self.log.info("Nothing of the generation before it has landed, and %s.", attempt.looked_again)
-            if checkpoint.header.replaces is not None:
-                self.log.info(
-                    "Its commit replaces what generation %d of the key has committed.", checkpoint.header.replaces,
-                )  # fmt: skip
-            for line in attempt.evolved:
-                self.log.info("The schema of %s was evolved: %s.", checkpoint.header.table.identifier, line)
+            self._log_opened(attempt)
             if attempt.commit is not None:
                 return self._reused(context, attempt)
-            self._rounds = StageRounds(session, context["ti"].try_number)
-            if self._killed:
-                self._rounds.cancel()
-            self._rounds.run(attempt, lambda found: self._announce(found, attempt), self._report)
-            for look in attempt.looks:
-                if look.is_long:
-                    self.log.info("Looking at %s files staged before took %.1f s.", f"{look.files:,}", look.seconds)
-            if attempt.lost:
-                self.log.warning("Files of %d splits that were staged before were gone: those were staged anew.", attempt.lost)
-            if not session.started:
-                self.log.info("Everything is staged. No Spark is started.")
+            self._stage_missing(attempt, session, context["ti"].try_number)
         seal = attempt.seal()
         self._warn_of_missing(attempt)
         if not seal.splits:
@@ -202,6 +181,36 @@ class CheckpointedWriteOperator(BaseOperator):
             map_index=origin_of(context).map_index, instances=instances_of(context), connections=self._connections,
         )  # fmt: skip
         return self._unless_empty(context, seal, found)
+
+    def _log_opened(self, attempt: WriteAttempt) -> None:
+        """Say what the attempt works on."""
+        checkpoint = attempt.checkpoint
+        self.log.info(
+            "Idempotence key %s, generation %d, table %s, store %s: %s.",
+            checkpoint.key, checkpoint.header.generation, checkpoint.header.table.identifier, checkpoint.store.uri, attempt.state,
+        )  # fmt: skip
+        if attempt.looked_again:
+            self.log.info("Nothing of the generation before it has landed, and %s.", attempt.looked_again)
+        if checkpoint.header.replaces is not None:
+            self.log.info(
+                "Its commit replaces what generation %d of the key has committed.", checkpoint.header.replaces,
+            )  # fmt: skip
+        for line in attempt.evolved:
+            self.log.info("The schema of %s was evolved: %s.", checkpoint.header.table.identifier, line)
+
+    def _stage_missing(self, attempt: WriteAttempt, session: LazySession, try_number: int) -> None:
+        """Stage what is not staged yet, and say what that took."""
+        self._rounds = StageRounds(session, try_number)
+        if self._killed:
+            self._rounds.cancel()
+        self._rounds.run(attempt, lambda found: self._announce(found, attempt), self._report)
+        for look in attempt.looks:
+            if look.is_long:
+                self.log.info("Looking at %s files staged before took %.1f s.", f"{look.files:,}", look.seconds)
+        if attempt.lost:
+            self.log.warning("Files of %d splits that were staged before were gone: those were staged anew.", attempt.lost)
+        if not session.started:
+            self.log.info("Everything is staged. No Spark is started.")
 
     def _open(self, context: Context, key: IdempotenceKey, session: LazySession) -> WriteAttempt:
         source = self._source()

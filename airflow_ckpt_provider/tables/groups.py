@@ -74,9 +74,10 @@ def landed(checkpoint: Checkpoint, table: Table) -> Commit | None:
 def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
     """Check that a recorded commit is still in the table's history.
 
-    Expired history is fine here: the record is proof enough that it landed.
+    Where that is expired, the record tells that it landed, and a file of it in the table that it was not rolled back since.
 
     :raises RolledBackError: if it was taken off the branch since.
+    :raises HistoryExpiredError: if neither its history nor any file of it is there.
     :raises TableMissingError: if the table was replaced since.
     :raises CorruptObjectError: if the record is not one of a commit of this generation (I15).
     """
@@ -89,14 +90,25 @@ def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
         )
     if recorded.snapshot_id is None:
         return
-    with contextlib.suppress(HistoryExpiredError):
+    try:
         found = table.find(group, [checkpoint.header])
-        if found is None or found.snapshot_id != recorded.snapshot_id:
-            raise RolledBackError(
-                f"The key {checkpoint.key.value!r} was committed as snapshot {recorded.snapshot_id}, and "
-                f"{checkpoint.header.table.identifier} does not show it any more: the table was set back to earlier metadata. It "
-                "is not committed again. To redo the write, run it under another idempotence key."
-            )
+    except HistoryExpiredError as error:
+        sealed = SealedCheckpoint(checkpoint)
+        if sealed.seal.files and not table.shows(sealed):
+            raise HistoryExpiredError(
+                f"It cannot be told whether the rows of the key {checkpoint.key.value!r} are in "
+                f"{checkpoint.header.table.identifier}: they were committed as number {recorded.snapshot_id}, which is expired "
+                "since, and no file of them is in the table now. Either later writes or a compaction have taken those files, or "
+                "the table was rolled back before that expired. Nothing was changed. Look for the rows in the table; if they are "
+                "there, mark the task as success, if not, run the write under another idempotence key."
+            ) from error
+        return
+    if found is None or found.snapshot_id != recorded.snapshot_id:
+        raise RolledBackError(
+            f"The key {checkpoint.key.value!r} was committed as snapshot {recorded.snapshot_id}, and "
+            f"{checkpoint.header.table.identifier} does not show it any more: the table was set back to earlier metadata. It "
+            "is not committed again. To redo the write, run it under another idempotence key."
+        )
 
 
 def settle_nothing(checkpoint: Checkpoint, table: Table) -> bool:

@@ -268,6 +268,10 @@ class Table(Protocol):
         """
         ...
 
+    def shows(self, landed: Sealed) -> bool:
+        """Whether any file that a checkpoint has staged is in the table now (I10)."""
+        ...
+
     def require_unknown(self, headers: Sequence[Header], known: AbstractSet[Trace], base: Base | None = None) -> None:
         """Refuse keys of which the table's history shows a commit by a checkpoint that their store does not hold (I1).
 

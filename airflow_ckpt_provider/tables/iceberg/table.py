@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import StagedFile
+from airflow_ckpt_provider.checkpoint.documents import Member, StagedFile
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
@@ -21,7 +21,7 @@ from airflow_ckpt_provider.scan.iceberg import IcebergScan, ScanFile
 from airflow_ckpt_provider.scan.sizes import file_sizes
 from airflow_ckpt_provider.tables.fit import require_fit
 from airflow_ckpt_provider.tables.iceberg.binding import NamedTable
-from airflow_ckpt_provider.tables.iceberg.commit import Commit, commit_once, find, require_unknown
+from airflow_ckpt_provider.tables.iceberg.commit import Commit, commit_once, find, head_of, require_unknown
 from airflow_ckpt_provider.tables.iceberg.creation import CREATION
 from airflow_ckpt_provider.tables.iceberg.evolution import (
     evolve,
@@ -39,6 +39,7 @@ from airflow_ckpt_provider.tables.iceberg.marks import mark_of
 from airflow_ckpt_provider.tables.iceberg.merging import merge, worth_merging
 from airflow_ckpt_provider.tables.iceberg.modes import mode_of
 from airflow_ckpt_provider.tables.iceberg.own import require_listed, require_own_files, require_own_records
+from airflow_ckpt_provider.tables.iceberg.remains import remain
 from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts, delete_files
 from airflow_ckpt_provider.tables.marks import marks_of, moves_mark, require_marks
 from airflow_ckpt_provider.tables.missing import lacking
@@ -181,6 +182,12 @@ class IcebergTarget(NamedTable):
         """Look for the commit of ``group`` in the table's history, which must be the commit of these."""
         binding = headers[0].table
         return find(self.load_bound(binding), Commit(group, binding.branch, identity_of(headers)))
+
+    def shows(self, landed: Sealed) -> bool:
+        """Whether any file of a checkpoint is in the table now; see ``Table.shows``."""
+        table, header = self.load_bound(landed.header.table), landed.header
+        member = Member(key=header.key, generation=header.generation)
+        return remain(table, head_of(table.metadata, header.table.branch), [member])
 
     def require_unknown(self, headers: Sequence[Header], known: AbstractSet[Trace], base: Base | None = None) -> None:
         """Refuse keys that a checkpoint which is not known has committed; see ``Table.require_unknown``."""

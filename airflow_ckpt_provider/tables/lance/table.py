@@ -190,6 +190,13 @@ class LanceTarget(NamedDataset):
         return None if dataset is None else find(dataset, Search.of(group, identity_of(headers)))
 
     @looks_again
+    def shows(self, landed: Sealed) -> bool:
+        """Whether any file of a checkpoint is in the dataset now; see ``Table.shows``."""
+        dataset = self.load_bound(landed.header.table)
+        staged = mode_of(landed.header.mode, landed.header.parameters).landed(landed)
+        return dataset is not None and not staged.isdisjoint(next(referenced(self.files, dataset)))
+
+    @looks_again
     def require_unknown(self, headers: Sequence[Header], known: AbstractSet[Trace], base: Base | None = None) -> None:
         """Refuse keys that a checkpoint which is not known has committed; see ``Table.require_unknown``."""
         dataset = self.load_bound(headers[0].table) if base is None else base.table
