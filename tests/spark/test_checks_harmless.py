@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -160,7 +162,10 @@ def test_values_are_bound_and_are_no_part_of_the_text(spark, world):
 
 def test_values_are_bound_over_connect_and_what_harms_is_refused_there_too(world, tmp_path):
     world.stage()
-    with connect_server(tmp_path / "server") as url, spark_session(SparkTarget("", remote=url), "checks") as remote:
+    with (
+        connect_server(tmp_path / "server", Path(sys.executable)) as url,
+        spark_session(SparkTarget("", remote=url), "checks") as remote,
+    ):
         check = ("SELECT count(*) = 134 FROM staged WHERE kind = :kind", {"kind": "kind-0"})
         (outcome,) = look(world, check, session=lambda: remote)
         assert outcome.passed
