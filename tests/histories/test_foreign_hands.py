@@ -10,28 +10,9 @@ import os
 
 import pytest
 from histories.foreign_machine import ForeignHandsOnIceberg, ForeignHandsOnLance
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
-from support import readers
-
-#: Without it, few enough for every run of the suite.
-MORE = os.environ.get("FOREIGN_HISTORIES")
+from histories.playing import play
 
 
 @pytest.mark.parametrize("machine", [ForeignHandsOnIceberg, ForeignHandsOnLance])
 def test_green_means_that_exactly_these_rows_are_readable_once(machine):
-    readers._duckdb().execute("set enable_external_file_cache = false")
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=int(MORE or 100),
-            stateful_step_count=12,
-            phases=(Phase.generate, Phase.shrink) if MORE else (Phase.generate,),
-            derandomize=not MORE,
-            report_multiple_bugs=False,
-            database=None,
-            deadline=None,
-            print_blob=False,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    play(machine, few=40, others=os.environ.get("FOREIGN_HISTORIES"))
