@@ -314,15 +314,54 @@ def test_a_commit_of_which_no_file_is_left_when_its_history_expired_fails_closed
     assert iceberg.ids() == foreign
 
 
-def test_a_recorded_commit_of_which_no_file_is_left_is_still_reported(iceberg):
-    attempts = stage(iceberg, "a")
-    iceberg.commit(*attempts)
-    iceberg.table().delete("id < 20")
-    foreign_append(iceberg)
-    expire_all_but_the_head(iceberg)
-    (again,) = iceberg.commit(*attempts)
+def cut_history(world):
+    """Others commit, and the owner removes all snapshots or versions but the last."""
+    foreign = world.add()
+    if isinstance(world, Lance):
+        world.dataset.cleanup_old_versions(older_than=timedelta(0))
+    else:
+        expire_all_but_the_head(world)
+    return foreign
+
+
+def test_a_recorded_commit_that_was_rolled_back_before_its_history_expired_is_not_reported_as_landed(world):
+    before = world.add()
+    attempts = stage(world, "a")
+    world.commit(*attempts)
+    if isinstance(world, Lance):
+        world.dataset.checkout_version(2).restore()
+    else:
+        roll_back_to(world, world.table().snapshots()[0].snapshot_id)
+    foreign = cut_history(world)
+    for _ in range(2):
+        with pytest.raises(HistoryExpiredError, match=r"'a'.*no file of them is in the table now.*mark the task as success"):
+            world.commit(*attempts)
+        with pytest.raises(HistoryExpiredError):
+            stage(world, "a")[0].verify_commit()
+    assert world.ids() == sorted([*before, *foreign])
+
+
+def test_a_recorded_commit_of_which_a_file_is_left_is_reported_when_its_history_expired(world):
+    attempts = stage(world, "a")
+    world.commit(*attempts)
+    foreign = cut_history(world)
+    (again,) = world.commit(*attempts)
     assert not again.landed_now
-    stage(iceberg, "a")[0].verify_commit()
+    stage(world, "a")[0].verify_commit()
+    assert world.ids() == [*range(20), *foreign]
+
+
+def test_a_lance_key_whose_version_was_cleaned_up_is_known_to_a_new_store_by_its_files(tmp_path):
+    world = Lance(tmp_path)
+    world.make()
+    world.put_files(6, 10)
+    world.commit(*stage(world, "a"))
+    foreign = cut_history(world)
+    other_store(world)
+    with pytest.raises(BindingMismatchError, match=r"'a' was committed .* a version that was cleaned up since"):
+        stage(world, "a")
+    world.commit(*stage(world, "b"))
+    assert world.ids() == [*range(40), *foreign]
 
 
 def test_a_group_of_150_members_is_remembered_by_each_of_them_beyond_its_snapshot(iceberg):

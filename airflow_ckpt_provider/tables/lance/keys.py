@@ -11,6 +11,8 @@ import re
 import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.checkpoint.layout import author_of
 from airflow_ckpt_provider.scan.lance import transaction_of
 from airflow_ckpt_provider.tables.lance.line import is_in_line
 from airflow_ckpt_provider.tables.summary import IDENTITY, not_ours, traces_in
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from lance import LanceDataset
 
+    from airflow_ckpt_provider.checkpoint.documents import Header
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.summary import Trace
 
@@ -62,6 +65,22 @@ def require_unknown(
         # One of ours that Lance made below the latest version was never part of the dataset, and is landed again.
         if strange and is_in_line(version, dataset) is not False and _is_shown(dataset, version):
             raise not_ours(f"the key {keys[strange[0].key]!r}", f"version {version}", dataset.uri)
+
+
+def require_unseen(dataset: LanceDataset, header: Header) -> None:
+    """Refuse a new generation of a key if the dataset has files of that generation, or of a later one.
+
+    They tell of a commit whose version was cleaned up, by a checkpoint store that was lost since.
+
+    :param header: of the generation that is to be opened.
+    :raises BindingMismatchError: naming the key.
+    """
+    key = IdempotenceKey(header.key)
+    for fragment in dataset.get_fragments():
+        for file in fragment.metadata.files:
+            author = author_of(str(file.path))
+            if author is not None and author.key_hash == key.hash and author.generation >= header.generation:
+                raise not_ours(f"the key {key.value!r}", "a version that was cleaned up since", dataset.uri)
 
 
 def _committed(files: DatasetFiles, dataset: LanceDataset, keys: Mapping[str, str], since: int) -> Iterator[tuple[int, str]]:

@@ -19,7 +19,7 @@ from airflow_ckpt_provider.tables.lance.commit import Commit, commit_once
 from airflow_ckpt_provider.tables.lance.evolution import evolve
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import Search, find
-from airflow_ckpt_provider.tables.lance.keys import require_unknown
+from airflow_ckpt_provider.tables.lance.keys import require_unknown, require_unseen
 from airflow_ckpt_provider.tables.lance.leftovers import delete, referenced, written_by
 from airflow_ckpt_provider.tables.lance.looks import looks_again
 from airflow_ckpt_provider.tables.lance.marks import mark_of, note, with_marks
@@ -40,7 +40,7 @@ from airflow_ckpt_provider.tables.missing import lacking
 from airflow_ckpt_provider.tables.presence import Presence, gone_of
 from airflow_ckpt_provider.tables.protocol import Base
 from airflow_ckpt_provider.tables.sealed import own_files
-from airflow_ckpt_provider.tables.summary import identity_of, key_trace
+from airflow_ckpt_provider.tables.summary import identity_of, key_trace, trace_of
 from airflow_ckpt_provider.tables.together import adds_only, require_together
 
 if TYPE_CHECKING:
@@ -202,6 +202,9 @@ class LanceTarget(NamedDataset):
         dataset = self.load_bound(headers[0].table) if base is None else base.table
         if dataset is None:
             return
+        for header in headers if base is None else ():
+            if trace_of(header) not in known:
+                require_unseen(dataset, header)
         since = 0 if base is None else min(version_of(header.table) for header in headers)
         require_unknown(self.files, dataset, {key_trace(header.key): header.key for header in headers}, known, since)
 
