@@ -10,6 +10,7 @@ import ast
 import dis
 import linecache
 import marshal
+import threading
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -24,6 +25,10 @@ _CHANGING = {
     "add", "append", "appendleft", "clear", "discard", "extend", "extendleft", "insert", "move_to_end", "pop", "popitem", "popleft",
     "remove", "setdefault", "update",
 }  # fmt: skip
+
+
+#: Held while a text is parsed: CPython 3.11 counts the depth of all trees that are being built in one number.
+_ONE_PARSER = threading.Lock()
 
 
 class Change(NamedTuple):
@@ -73,11 +78,17 @@ class Sources:
             linecache.checkcache(name)
             text = "".join(linecache.getlines(name, module))
             try:
-                functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, FunctionNode)]
+                functions = [node for node in ast.walk(parsed(text)) if isinstance(node, FunctionNode)]
                 self._files[name] = functions, set(nested(compile(text, name, "exec", dont_inherit=True)))
             except (SyntaxError, ValueError):
                 self._files[name] = [], set()
         return self._files[name]
+
+
+def parsed(text: str) -> ast.Module:
+    """The syntax tree of a text."""
+    with _ONE_PARSER:
+        return ast.parse(text)
 
 
 def nested(code: CodeType) -> Iterator[CodeType]:
@@ -91,7 +102,7 @@ def nested(code: CodeType) -> Iterator[CodeType]:
 def text_of(node: FunctionNode) -> str:
     """What the function says."""
     # A copy, because the tree of the file is used for other functions too.
-    return ast.unparse(ast.fix_missing_locations(_Bare().visit(ast.parse(ast.unparse(node)))))
+    return ast.unparse(ast.fix_missing_locations(_Bare().visit(parsed(ast.unparse(node)))))
 
 
 def byte_code(code: CodeType, docstring: str | None) -> bytes:
