@@ -157,7 +157,7 @@ def test_nothing_to_write_is_committed_without_a_snapshot_and_the_sensor_passes(
     assert dag_world.table().snapshots() == []
 
 
-def test_late_data_of_an_empty_day_lands_when_its_run_is_cleared(dag_world, run_dag, caplog):
+def test_late_data_of_an_empty_day_lands_when_its_run_is_cleared(dag_world, run_dag, capsys):
     with DAG("late", schedule=None, start_date=start()) as dag:
         staged = stage(dag_world)
         staged >> CheckpointCommitOperator(task_id="commit", checkpoint=staged.output)
@@ -166,12 +166,12 @@ def test_late_data_of_an_empty_day_lands_when_its_run_is_cleared(dag_world, run_
     dag_world.put_files(files=1)
     assert run_dag(dag, when=start()).state == "success"
     assert dag_world.ids() == list(range(100))
-    dag_world.put_files(files=2)
+    pq.write_table(rows(100, 100), dag_world.input / "1.parquet")
     # It has landed: what came since is named, and nothing is written.
     run = run_dag(dag, when=start())
     assert run.state == "success"
     assert returned(run, "commit")["commit"]["landed_now"] is False
-    assert "does not have all that there is to read now: 1 file matches now that was not read: 1.parquet" in caplog.text
+    assert "does not have all that there is to read now: 1 file matches now that was not read: 1.parquet" in capsys.readouterr().out
     assert dag_world.ids() == list(range(100))
 
 
@@ -196,7 +196,7 @@ def test_a_stage_without_input_does_what_it_is_told_to(dag_world, run_dag, if_em
     assert (reference["rows"] if reference else None) == (None if if_empty == "fail" else 0)
 
 
-def test_columns_that_the_rows_lack_are_named_in_the_log_once(dag_world, run_dag, caplog):
+def test_columns_that_the_rows_lack_are_named_in_the_log_once(dag_world, run_dag, capsys):
     for number in range(3):
         pq.write_table(rows(number * 10, 10).drop_columns(["value"]), dag_world.input / f"{number}.parquet")
     with DAG("lacking", schedule=None, start_date=start()) as dag:
@@ -205,7 +205,7 @@ def test_columns_that_the_rows_lack_are_named_in_the_log_once(dag_world, run_dag
         staged >> CheckpointCommitOperator(task_id="commit", checkpoint=staged.output)
     assert run_dag(dag).state == "success"
 
-    assert caplog.text.count("do not have these columns of shop.orders, which are null in them: at, value.") == 1
+    assert capsys.readouterr().out.count("do not have these columns of shop.orders, which are null in them: at, value.") == 1
     found = dag_world.table().scan().to_arrow()
     assert (found.num_rows, found["at"].null_count, found["value"].null_count) == (30, 30, 30)
 

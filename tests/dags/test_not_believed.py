@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -28,13 +29,16 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),
 ]
 
+#: Of a task that is not mapped.
+CONTEXT = {"ti": SimpleNamespace(dag_id="shop", task_id="t", run_id="manual__1", map_index=-1)}
+
 #: Each takes up a checkpoint: it opens the table that this is of.
 TAKERS = {
-    "commit": lambda pointer, **more: CheckpointCommitOperator(task_id="t", checkpoint=pointer, **more).execute({}),
+    "commit": lambda pointer, **more: CheckpointCommitOperator(task_id="t", checkpoint=pointer, **more).execute(CONTEXT),
     "clean-up": lambda pointer, **more: CheckpointCleanupOperator(
         task_id="t", checkpoint=pointer, discard_unfinished=True, **more
-    ).execute({}),
-    "sensor": lambda pointer, **more: CheckpointSensor(task_id="t", checkpoint=pointer, **more).poke({}),
+    ).execute(CONTEXT),
+    "sensor": lambda pointer, **more: CheckpointSensor(task_id="t", checkpoint=pointer, **more).poke(CONTEXT),
 }
 
 take_up = pytest.mark.parametrize("take_up", TAKERS.values(), ids=TAKERS.keys())
@@ -118,7 +122,7 @@ def test_a_header_with_another_table_is_refused_and_both_are_named(world, take_u
         {"table": {"branch": "audit"}},
         {"table": {"uuid": "00000000-0000-0000-0000-000000000000"}},
         {"parameters": {"overwrite_filter": "id >= 0"}},
-        {"replaces": 1},
+        {"transform_version": "2"},
         {"connections": {"spark": "expensive"}},
     ],
     ids=lambda forged: next(iter(forged)),

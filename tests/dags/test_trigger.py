@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
@@ -90,7 +91,7 @@ def test_what_is_serialized_starts_the_same_trigger():
 def test_a_deferrable_sensor_hands_over_to_the_trigger():
     sensor = CheckpointSensor(task_id="wait", checkpoint="orders", deferrable=True, poke_interval=7, timeout=60)
     with pytest.raises(TaskDeferred) as deferred:
-        sensor.execute({})
+        sensor.execute({"ti": SimpleNamespace(map_index=-1)})
     assert deferred.value.trigger.checkpoints == ["orders"]
     assert deferred.value.trigger.poll_interval == 7
     assert deferred.value.timeout.total_seconds() == 60

@@ -148,10 +148,13 @@ def of_record(play: Play, write: Write, one: Generation) -> Due:
     recorded = checkpoint.committed()
     if recorded is not None and recorded.snapshot_id is None:
         return Due()
-    # Where history was cut, the record is proof enough.
     look = looked_up(play, write, one)
     gone = look & {NONE, refusals.RolledBackError}
-    return Due({refusals.RolledBackError} if gone and gone == look else set(), {refusals.RolledBackError} if gone else set())
+    # Where history was cut, the record says that it landed, and a file of it that it was not rolled back.
+    untold = look & {refusals.HistoryExpiredError}
+    return Due(
+        {refusals.RolledBackError} if gone and gone == look else set(), untold | ({refusals.RolledBackError} if gone else set())
+    )
 
 
 def of_round(play: Play, running: Running) -> Due:

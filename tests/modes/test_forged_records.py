@@ -135,9 +135,9 @@ def test_data_files_elsewhere_and_manifests_that_list_others_do_not_land(iceberg
     (other,) = checkpoint.staged(["000001"])
     forge_staged(checkpoint, "000000", files=other.files)
     refused(iceberg, checkpoint, name)
-    forge_staged(
-        checkpoint, "000000", files=(*record.files, StagedFile(record.files[0].path.replace("00000.parquet", "1.parquet"), 1))
-    )
+    more = record.files[0].path.replace("00000.parquet", "1.parquet")
+    shutil.copy(record.files[0].path.removeprefix("file://"), more.removeprefix("file://"))
+    forge_staged(checkpoint, "000000", files=(*record.files, StagedFile(more, record.files[0].bytes)))
     refused(iceberg, checkpoint, "list 4 files, and its splits have staged 5")
 
 
@@ -304,7 +304,7 @@ def test_ids_of_splits_lead_to_no_other_object(world, split):
     checkpoint = world.stage(splits=3).checkpoint
     *others, last = checkpoint.plan().splits
     forge_plan(checkpoint, splits=(*others, msgspec.structs.replace(last, id=split)))
-    with pytest.raises(CorruptObjectError, match="has a split"):
+    with pytest.raises(CorruptObjectError, match=r"has a split|is not a valid plan document"):
         world.stage()
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
+import zstandard
 
-from airflow_ckpt_provider.checkpoint.documents import Group, Header, to_json
+from airflow_ckpt_provider.checkpoint.documents import Group, Header
 from airflow_ckpt_provider.tables.groups import group_id_of
 
 if TYPE_CHECKING:
@@ -17,11 +19,15 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 
 
-def forge(store: CheckpointStore, name: str, document: Document) -> None:
-    """Put ``document`` under ``name``, whatever is there."""
+def forge(store: CheckpointStore, name: str, document: Document, **changes: Any) -> None:
+    """Put ``document`` under ``name``, with other members, whatever is there, and though no writer of ours would."""
     import obstore
 
-    obstore.put(store.location.open(create=True), name, to_json(name, document))
+    body = msgspec.json.encode(msgspec.to_builtins(document) | changes)[:-1]
+    data = body + b',"sha256":"' + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
+    if name.endswith(".zst"):
+        data = zstandard.ZstdCompressor().compress(data)
+    obstore.put(store.location.open(create=True), name, data)
 
 
 def forge_header(checkpoint: Checkpoint, *, table: dict[str, Any] | None = None, connections: Any = None, **changes: Any) -> None:
@@ -36,7 +42,7 @@ def forge_header(checkpoint: Checkpoint, *, table: dict[str, Any] | None = None,
         changes["table"] = msgspec.structs.replace(header.table, **table)
     if connections is not None:
         changes["connections"] = msgspec.structs.replace(header.connections, **connections)
-    forge(checkpoint.store, checkpoint.paths.header, msgspec.structs.replace(header, **changes))
+    forge(checkpoint.store, checkpoint.paths.header, header, **changes)
 
 
 def forge_group(checkpoint: Checkpoint, *members: Member, group_id: str | None = None) -> None:

@@ -76,9 +76,15 @@ class Backfill:
         # What tells the columns.
         self.seen.clear()
 
-    def compute(self, batch):
-        self.seen += batch["id"].to_pylist()
-        return ten_times(batch)
+    @property
+    def compute(self):
+        seen = self.seen
+
+        def compute(batch):
+            seen.extend(batch["id"].to_pylist())
+            return ten_times(batch)
+
+        return compute
 
     def stage(self, splits=None):
         return stage_columns(self.world, function=self.compute, rows_per_split=5, splits=splits)

@@ -506,7 +506,8 @@ def test_a_library_counts_by_its_version(monkeypatch):
         return yaml.safe_load(batch)
 
     one = Transform(clean).fingerprint
-    monkeypatch.setattr(importlib.metadata.Distribution, "version", property(lambda _: "99"))
+    # Its own class: a package of the same purpose may have put others in the place of the standard library's.
+    monkeypatch.setattr(type(importlib.metadata.distribution("PyYAML")), "version", property(lambda _: "99"))
     origin._version.cache_clear()
     other = Transform(clean).fingerprint
     monkeypatch.undo()
