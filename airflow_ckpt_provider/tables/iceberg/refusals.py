@@ -27,10 +27,10 @@ def refusal(error: Exception) -> str | None:
     """What helps with an answer that no second try changes; None if another try may be answered otherwise."""
     from pyiceberg.exceptions import BadRequestError, ForbiddenError, UnauthorizedError
 
-    # The library hands over the answer as the cause.
-    response = getattr(error.__cause__, "response", None)
-    if response is not None:
-        return _ADVICE.get(response.status_code)
+    # The library of REST catalogs hands over the answer as the cause. That of Glue has one without an HTTP status of its own there.
+    status = getattr(getattr(error.__cause__, "response", None), "status_code", None)
+    if status is not None:
+        return _ADVICE.get(status)
     if isinstance(error, (ForbiddenError, UnauthorizedError)):
         return _RIGHTS
     if isinstance(error, NotImplementedError):
