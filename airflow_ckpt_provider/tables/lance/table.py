@@ -202,11 +202,11 @@ class LanceTarget(NamedDataset):
         dataset = self.load_bound(headers[0].table) if base is None else base.table
         if dataset is None:
             return
+        since = 0 if base is None else min(version_of(header.table) for header in headers)
+        require_unknown(self.files, dataset, {key_trace(header.key): header.key for header in headers}, known, since)
         for header in headers if base is None else ():
             if trace_of(header) not in known:
                 require_unseen(dataset, header)
-        since = 0 if base is None else min(version_of(header.table) for header in headers)
-        require_unknown(self.files, dataset, {key_trace(header.key): header.key for header in headers}, known, since)
 
     def landed_earlier(self, groups: Iterable[Group], headers: Sequence[Header], table: LanceDataset | None) -> str | None:
         """Id of the first of these groups whose rows are in the dataset; one that was rolled back has none there.
