@@ -137,6 +137,16 @@ def test_no_other_member_of_the_header_is_believed_either(world, take_up, forged
 
 
 @take_up
+def test_a_header_that_replaces_itself_is_no_header(world, take_up):
+    checkpoint, pointer = handed_over(world)
+    forge_group(checkpoint, checkpoint.member)
+    forge_header(checkpoint, replaces=1)
+    with pytest.raises(AirflowFailException, match=r"header\.json .* is not a valid header document"):
+        take_up(pointer)
+    assert world.ids() == []
+
+
+@take_up
 def test_a_reference_of_another_store_connection_than_the_operators_is_refused(world, monkeypatch, take_up):
     _, pointer = handed_over(world)
     other = {"conn_type": "checkpoint", "host": f"file://{world.root}/store"}
