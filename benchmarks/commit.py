@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.write import groups
 from benchmarks.report import Line, spread
 from benchmarks.stage import place
 from benchmarks.synthetic import SCHEMA, SPEC

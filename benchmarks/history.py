@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate
 
-from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.write import groups
 from benchmarks.overwrite import table_of
 from benchmarks.report import Line, spread
 from benchmarks.stage import place

@@ -17,11 +17,11 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragment, StagedFragments, metadata_of
 from airflow_ckpt_provider.tables.lance.table import LanceTarget
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
 from airflow_ckpt_provider.tables.protocol import Written
+from airflow_ckpt_provider.write import groups
 from benchmarks.checkpoint_cost import paired
 from benchmarks.processes import cpu_seconds
 from benchmarks.stage import Place, session, stage_on_spark

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_ckpt_provider.spark.attempt import WriteAttempt
+    from airflow_ckpt_provider.write.attempt import WriteAttempt
     from benchmarks.stage import Place
 
 #: Share of the splits that the retry finds staged, and the number of splits aimed at; row groups are not cut.

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.write import groups
 from benchmarks import child, commit
 from benchmarks.report import Line
 from benchmarks.stage import Place, place
 from benchmarks.synthetic import SCHEMA, SPEC, reopened, source, stage
 
 if TYPE_CHECKING:
-    from airflow_ckpt_provider.spark.attempt import WriteAttempt
+    from airflow_ckpt_provider.write.attempt import WriteAttempt
 
 COMMIT_NOTE = (
     "(h) Copies of one small file, 100 in each split; sealed, with tiny manifests merged. Ours as in (e). pyiceberg's "

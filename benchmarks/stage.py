@@ -17,12 +17,12 @@ from airflow_ckpt_provider.checkpoint.documents import Connections, Origin
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
-from airflow_ckpt_provider.spark.attempt import WriteAttempt
 from airflow_ckpt_provider.spark.frame.run import FrameRun
-from airflow_ckpt_provider.spark.request import WriteRequest
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
 from airflow_ckpt_provider.spark.stage import StageRun
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.write.attempt import WriteAttempt
+from airflow_ckpt_provider.write.request import WriteRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,8 +28,8 @@ from airflow_ckpt_provider.tables.protocol import Written
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_ckpt_provider.spark.attempt import WriteAttempt
     from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts
+    from airflow_ckpt_provider.write.attempt import WriteAttempt
 
 SCHEMA = Schema(
     NestedField(1, "part", IntegerType(), required=True),

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.write import groups
 from benchmarks.processes import cpu_seconds
 from benchmarks.stage import Place, session, stage_on_spark
 

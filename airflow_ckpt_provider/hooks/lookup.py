@@ -12,10 +12,10 @@ from airflow_ckpt_provider.hooks.catalog import DEFAULT_CONN_ID, iceberg_catalog
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook, storage_options
 from airflow_ckpt_provider.hooks.spark import DEFAULT_CONN_ID as DEFAULT_SPARK
 from airflow_ckpt_provider.scan.lance import dataset_uri
-from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
 from airflow_ckpt_provider.tables.lance.binding import FORMAT as LANCE
 from airflow_ckpt_provider.tables.lance.table import LanceTarget
+from airflow_ckpt_provider.write import groups
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.reference import Reference

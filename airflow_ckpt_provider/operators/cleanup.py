@@ -10,7 +10,7 @@ from airflow_ckpt_provider.checkpoint.reference import pointers
 from airflow_ckpt_provider.exceptions import CheckpointMissingError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.lookup import OwnConnections, latest_of, target_of
-from airflow_ckpt_provider.tables.cleanup import clean
+from airflow_ckpt_provider.write.cleanup import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.checkpoint.reference import Reference
-    from airflow_ckpt_provider.tables.cleanup import Cleaned
     from airflow_ckpt_provider.tables.protocol import Table
+    from airflow_ckpt_provider.write.cleanup import Cleaned
 
 
 class CleanedGeneration(TypedDict):

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.spark.checks.check import parse_checks
 from airflow_ckpt_provider.spark.checks.run import CheckRun
 from airflow_ckpt_provider.spark.jvm import Starting
 from airflow_ckpt_provider.spark.session import spark_session
-from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.write import groups
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,7 +10,7 @@ from airflow_ckpt_provider.operators.modes import LANCE, parameters_in, paramete
 from airflow_ckpt_provider.operators.stage import CheckpointedWriteOperator
 from airflow_ckpt_provider.scan.lance import dataset_uri
 from airflow_ckpt_provider.sources.lance_rows import ROWS_PER_SPLIT, DatasetRows
-from airflow_ckpt_provider.spark.attempt import require_shared_dataset
+from airflow_ckpt_provider.spark.visibility import require_shared_dataset
 from airflow_ckpt_provider.tables.lance.table import LanceTarget
 
 if TYPE_CHECKING:

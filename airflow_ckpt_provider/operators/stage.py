@@ -20,14 +20,15 @@ from airflow_ckpt_provider.hooks.sources import source_options
 from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.operators.identity import default_key, instances_of, origin_of, restart_token
 from airflow_ckpt_provider.operators.modes import require_policies, require_usable, require_version
-from airflow_ckpt_provider.scan.lance_rows import PLACE
-from airflow_ckpt_provider.sources import Files, SparkDataFrame
-from airflow_ckpt_provider.sources.lance_rows import DatasetRows
+from airflow_ckpt_provider.sources import Files
+from airflow_ckpt_provider.sources.protocol import SampledSource, SessionSource
 from airflow_ckpt_provider.sources.transform import Transform
-from airflow_ckpt_provider.spark.attempt import WriteAttempt, require_shared_store
-from airflow_ckpt_provider.spark.request import WriteRequest
-from airflow_ckpt_provider.spark.rounds import LazySession, StageRounds
+from airflow_ckpt_provider.spark.engine import SparkEngine
 from airflow_ckpt_provider.spark.session import require_equal_pyspark
+from airflow_ckpt_provider.spark.visibility import require_shared_store
+from airflow_ckpt_provider.write.attempt import WriteAttempt
+from airflow_ckpt_provider.write.request import WriteRequest
+from airflow_ckpt_provider.write.rounds import Rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -38,10 +39,10 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, Seal
     from airflow_ckpt_provider.checkpoint.reference import Reference
     from airflow_ckpt_provider.sources import Source
-    from airflow_ckpt_provider.spark.attempt import Round
     from airflow_ckpt_provider.spark.session import SparkTarget
-    from airflow_ckpt_provider.spark.stage import Progress
     from airflow_ckpt_provider.tables.protocol import Table
+    from airflow_ckpt_provider.write.attempt import Round
+    from airflow_ckpt_provider.write.rounds import Progress
 
 
 class CheckpointedWriteOperator(BaseOperator):
@@ -84,8 +85,8 @@ class CheckpointedWriteOperator(BaseOperator):
         self.spark_conf = spark_conf
         self.checkpoint_conn_id = checkpoint_conn_id
         self._has_key = idempotence_key is not None
-        self._rounds: StageRounds | None = None
-        self._session: LazySession | None = None
+        self._rounds: Rounds | None = None
+        self._engine: SparkEngine | None = None
         self._killed = False
         self._named: frozenset[str] = frozenset()
 
@@ -139,8 +140,8 @@ class CheckpointedWriteOperator(BaseOperator):
     def on_kill(self) -> None:
         """Stop the Spark job (I12), or keep it from starting. What is staged stays."""
         self._killed = True
-        if self._session is not None:
-            self._session.cancel()
+        if self._engine is not None:
+            self._engine.cancel()
         if self._rounds is not None:
             self.log.info("Stopping the Spark job. Splits staged so far stay staged.")
             self._rounds.cancel()
@@ -155,16 +156,16 @@ class CheckpointedWriteOperator(BaseOperator):
         )
         context["ti"].xcom_push(key="idempotence_key", value=key.value)
         target = spark_target(self.spark_conn_id, self.spark_conf or {})
-        with LazySession(target, f"checkpoint {key}", self._starting) as session:
-            self._session = session
+        with SparkEngine(target, f"checkpoint {key}", self._starting) as engine:
+            self._engine = engine
             if self._killed:
-                session.cancel()
-            attempt = self._open(context, key, session)
+                engine.cancel()
+            attempt = self._open(context, key, engine)
             checkpoint = attempt.checkpoint
             self._log_opened(attempt)
             if attempt.commit is not None:
                 return self._reused(context, attempt)
-            self._stage_missing(attempt, session, context["ti"].try_number)
+            self._stage_missing(attempt, engine, context["ti"].try_number)
         seal = attempt.seal()
         self._warn_of_missing(attempt)
         if not seal.splits:
@@ -198,9 +199,9 @@ class CheckpointedWriteOperator(BaseOperator):
         for line in attempt.evolved:
             self.log.info("The schema of %s was evolved: %s.", checkpoint.header.table.identifier, line)
 
-    def _stage_missing(self, attempt: WriteAttempt, session: LazySession, try_number: int) -> None:
+    def _stage_missing(self, attempt: WriteAttempt, engine: SparkEngine, try_number: int) -> None:
         """Stage what is not staged yet, and say what that took."""
-        self._rounds = StageRounds(session, try_number)
+        self._rounds = Rounds(engine, try_number)
         if self._killed:
             self._rounds.cancel()
         self._rounds.run(attempt, lambda found: self._announce(found, attempt), self._report)
@@ -209,16 +210,16 @@ class CheckpointedWriteOperator(BaseOperator):
                 self.log.info("Looking at %s files staged before took %.1f s.", f"{look.files:,}", look.seconds)
         if attempt.lost:
             self.log.warning("Files of %d splits that were staged before were gone: those were staged anew.", attempt.lost)
-        if not session.started:
+        if not engine.started:
             self.log.info("Everything is staged. No Spark is started.")
 
-    def _open(self, context: Context, key: IdempotenceKey, session: LazySession) -> WriteAttempt:
+    def _open(self, context: Context, key: IdempotenceKey, engine: SparkEngine) -> WriteAttempt:
         source = self._source()
         options = source_options(source)
         origin = origin_of(context)
         store = CheckpointHook(self.checkpoint_conn_id).get_conn()
-        require_shared_store(store, session.target)
-        self._require_shared_table(session.target)
+        require_shared_store(store, engine.target)
+        self._require_shared_table(engine.target)
         request = WriteRequest(
             key=key,
             source=source,
@@ -233,7 +234,7 @@ class CheckpointedWriteOperator(BaseOperator):
             on_rerun="replace" if self.on_rerun == "replace" else "reuse",
             evolve_schema=self.evolve_schema,
             missing_columns=self.missing_columns,
-            sample=_sample(source, options, session),
+            sample=_sample(source, options, engine),
             restart_token=restart_token(context),
         )
         return WriteAttempt(store, self._target(), request)
@@ -317,14 +318,14 @@ class CheckpointedWriteOperator(BaseOperator):
 def _transform(function: Callable[..., Any] | str | None, source: Source) -> Transform | None:
     if function is None:
         return None
-    return Transform(function, beside=PLACE if isinstance(source, DatasetRows) else None)
+    return Transform(function, beside=source.place_column if isinstance(source, SampledSource) else None)
 
 
-def _sample(source: Source, options: Mapping[str, str], session: LazySession) -> Callable[[], Iterable[pa.RecordBatch]] | None:
+def _sample(source: Source, options: Mapping[str, str], engine: SparkEngine) -> Callable[[], Iterable[pa.RecordBatch]] | None:
     """What gives a few rows of a source whose splits do not."""
-    if isinstance(source, SparkDataFrame):
-        return lambda: source.sample(session.get())
-    return (lambda: source.sample(options)) if isinstance(source, DatasetRows) else None
+    if isinstance(source, SessionSource):
+        return lambda: source.session_sample(engine.session())
+    return (lambda: source.sample(options)) if isinstance(source, SampledSource) else None
 
 
 def _without_rows(mode: str) -> str:

@@ -127,7 +127,7 @@ class SparkDataFrame:
         """Call ``build``. Runs on the driver; may start Spark jobs, if the user's code does."""
         return self._function()(spark, **self.parameters)
 
-    def sample(self, spark: SparkSession) -> Iterator[pa.RecordBatch]:
+    def session_sample(self, spark: SparkSession) -> Iterator[pa.RecordBatch]:
         """The first rows, to tell the columns by; a batch without rows if there are none."""
         import pyarrow as pa
 

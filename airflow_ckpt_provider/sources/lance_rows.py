@@ -10,7 +10,7 @@ from airflow_ckpt_provider.checkpoint.documents import Plan
 from airflow_ckpt_provider.exceptions import EmptyInputError
 from airflow_ckpt_provider.scan.lance import dataset_uri
 from airflow_ckpt_provider.scan.lance_moves import ranges_of
-from airflow_ckpt_provider.scan.lance_rows import Rows, facts_of, read_rows, row_splits
+from airflow_ckpt_provider.scan.lance_rows import PLACE, Rows, facts_of, read_rows, row_splits
 from airflow_ckpt_provider.sources.lance import Place
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class DatasetRows:
     """
 
     conn_kind = "checkpoint"
+    place_column = PLACE
 
     def __init__(self, uri: str, columns: Sequence[str], rows_per_split: int, conn_id: str | None = None) -> None:
         self.uri = uri

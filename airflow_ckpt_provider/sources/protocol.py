@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan, Split
 
@@ -118,5 +119,44 @@ class ReplanningSource(Source, Protocol):
 
         :param staged_ids: ids of the published splits whose files are there.
         :param number: of the round.
+        """
+        ...
+
+
+@runtime_checkable
+class SessionSource(Source, Protocol):
+    """A source whose rows only a Spark session can compute, such as a DataFrame. Its splits are buckets of row ids."""
+
+    id_column: list[str]
+    buckets: int
+    assert_unique: bool
+    reproducible: bool
+    recover: str
+
+    @property
+    def name(self) -> str:
+        """What to call it in messages."""
+        ...
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """The rows."""
+        ...
+
+    def session_sample(self, spark: SparkSession) -> Iterator[pa.RecordBatch]:
+        """The first rows, to tell the columns by; a batch without rows if there are none."""
+        ...
+
+
+@runtime_checkable
+class SampledSource(Source, Protocol):
+    """A source of rows that have places of their own, which stay beside what a transform makes of them."""
+
+    #: Column that holds the place of a row.
+    place_column: str
+
+    def sample(self, options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+        """A few rows, to tell the columns by.
+
+        :raises EmptyInputError: if there are none.
         """
         ...

@@ -12,7 +12,6 @@ import contextlib
 import threading
 import time
 import uuid
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,6 +21,7 @@ from airflow_ckpt_provider.exceptions import InvalidInputError, StageFailedError
 from airflow_ckpt_provider.spark.reason import reason
 from airflow_ckpt_provider.spark.session import quiet
 from airflow_ckpt_provider.spark.ship import dumps, is_connect
+from airflow_ckpt_provider.write.rounds import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-    from airflow_ckpt_provider.spark.work import SplitWork
+    from airflow_ckpt_provider.write.work import SplitWork
 
 #: Seconds between progress reports; longer where looking takes long.
 REPORT_EVERY_S = 5.0
@@ -43,47 +43,6 @@ CANCEL_WAIT_S = 4.0
 
 #: A job that was not submitted yet when it was cancelled is cancelled as soon as it is.
 _CANCEL_AGAIN_S = 0.25
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a stage is.
-
-    :param done: splits staged, with those recovered from earlier attempts.
-    :param rows: rows staged by this attempt.
-    :param input_bytes: input bytes of the splits that this attempt staged.
-    :param seconds: time since the first task was submitted.
-    """
-
-    done: int
-    total: int
-    recovered: int
-    rows: int
-    input_bytes: int
-    input_bytes_left: int
-    seconds: float
-
-    @property
-    def mb_per_s(self) -> float:
-        """Input read, in MB per second."""
-        return self.input_bytes / 1e6 / self.seconds if self.seconds else 0.0
-
-    @property
-    def rows_per_s(self) -> float:
-        """Rows staged per second."""
-        return self.rows / self.seconds if self.seconds else 0.0
-
-    @property
-    def eta_s(self) -> float | None:
-        """Seconds until all splits are staged, None before the first one is."""
-        return self.seconds * self.input_bytes_left / self.input_bytes if self.input_bytes else None
-
-    def __str__(self) -> str:
-        eta = "?" if self.eta_s is None else f"{self.eta_s:.0f} s"
-        return (
-            f"{self.done}/{self.total} splits staged ({self.recovered} recovered), {self.rows:,} rows written "
-            f"({self.rows_per_s:,.0f} rows/s, {self.mb_per_s:.1f} MB/s), ETA {eta}"
-        )
 
 
 class StageRun:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from support.world import World
 
-    from airflow_ckpt_provider.spark.attempt import WriteAttempt
+    from airflow_ckpt_provider.write.attempt import WriteAttempt
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=True),

@@ -11,8 +11,9 @@ from support.rest_catalog import AFTER, AWAY, BEFORE, REFUSED, SILENT, ZOMBIE
 from support.world import World
 
 from airflow_ckpt_provider.exceptions import CommitRefusedError, InvalidInputError, OutcomeUnknownError, RetryableError
-from airflow_ckpt_provider.tables import groups, once
+from airflow_ckpt_provider.tables import once
 from airflow_ckpt_provider.tables.iceberg.rest import CONNECT_TIMEOUT, READ_TIMEOUT, BoundedRestCatalog
+from airflow_ckpt_provider.write import groups
 
 
 @pytest.fixture(params=SWAPS, ids=lambda mode: mode.name)

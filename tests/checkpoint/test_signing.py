@@ -18,7 +18,7 @@ from airflow_ckpt_provider.checkpoint.documents import Header, from_json, to_jso
 from airflow_ckpt_provider.checkpoint.signing import ConnectionKeys
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import CorruptObjectError, InvalidInputError, SignatureError
-from airflow_ckpt_provider.tables.cleanup import clean
+from airflow_ckpt_provider.write.cleanup import clean
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -28,8 +28,8 @@ from support.world import World, rows
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.sources import Files, IcebergTable
-from airflow_ckpt_provider.tables import cleanup, groups
 from airflow_ckpt_provider.tables.iceberg import commit, matching, modes, partitions, rolling, writer  # noqa: F401 - as above
+from airflow_ckpt_provider.write import cleanup, groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ckpt_provider.sources.protocol import Source
-    from airflow_ckpt_provider.spark.request import WriteRequest
+    from airflow_ckpt_provider.write.request import WriteRequest
 
 
 def marked(batch: pa.RecordBatch) -> pa.RecordBatch:

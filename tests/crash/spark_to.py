@@ -14,11 +14,12 @@ from support.world import World
 
 from airflow_ckpt_provider.exceptions import CheckpointError
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
-from airflow_ckpt_provider.spark.rounds import LazySession, StageRounds
+from airflow_ckpt_provider.spark.engine import SparkEngine
 from airflow_ckpt_provider.spark.session import SparkTarget
+from airflow_ckpt_provider.write.rounds import Rounds
 
 if TYPE_CHECKING:
-    from airflow_ckpt_provider.tables.groups import Settled
+    from airflow_ckpt_provider.write.groups import Settled
 
 #: Two splits at a time.
 TARGET = SparkTarget(
@@ -46,8 +47,8 @@ def write(world: World, recover: str = "") -> tuple[Settled, set[str]]:
     attempt = world.attempt(request)
     scheduled: set[str] = set()
     if attempt.commit is None:
-        with LazySession(TARGET, "crash", lambda _: None) as session:
-            rounds = StageRounds(session, 1)
+        with SparkEngine(TARGET, "crash", lambda _: None) as engine:
+            rounds = Rounds(engine, 1)
             rounds.run(attempt, lambda found: scheduled.update(split.id for split in found.missing), lambda _: None)
         attempt.seal()
     (settled,) = world.commit(attempt)

@@ -13,7 +13,7 @@ from support.world import World
 from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.exceptions import DiscardedError, NotSealedError, StagedFileMissingError
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.write import groups
 
 pytestmark = pytest.mark.crash
 

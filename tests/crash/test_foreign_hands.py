@@ -26,7 +26,7 @@ from airflow_ckpt_provider.exceptions import (
     RolledBackError,
     SchemaMismatchError,
 )
-from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.write import groups
 
 pytestmark = pytest.mark.crash
 

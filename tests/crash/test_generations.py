@@ -19,8 +19,9 @@ from airflow_ckpt_provider.exceptions import (
     OutcomeUnknownError,
     RestartRefusedError,
 )
-from airflow_ckpt_provider.tables import groups, once
-from airflow_ckpt_provider.tables.cleanup import clean
+from airflow_ckpt_provider.tables import once
+from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write.cleanup import clean
 
 pytestmark = pytest.mark.crash
 

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import BindingMismatchError, DiscardedError, HistoryExpiredError
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.tables.cleanup import clean
+from airflow_ckpt_provider.write.cleanup import clean
 
 pytestmark = pytest.mark.crash
 

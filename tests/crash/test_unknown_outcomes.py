@@ -9,7 +9,8 @@ from support.world import World
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.exceptions import CommitRefusedError, OutcomeUnknownError
-from airflow_ckpt_provider.tables import groups, once
+from airflow_ckpt_provider.tables import once
+from airflow_ckpt_provider.write import groups
 
 pytestmark = pytest.mark.crash
 

@@ -21,8 +21,8 @@ from airflow_ckpt_provider.get_provider_info import get_provider_info
 from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook, embedded_home, storage_options
 from airflow_ckpt_provider.hooks.spark import spark_target
-from airflow_ckpt_provider.spark.attempt import require_shared_store
 from airflow_ckpt_provider.spark.session import SparkTarget
+from airflow_ckpt_provider.spark.visibility import require_shared_store
 
 pytestmark = [
     pytest.mark.airflow,

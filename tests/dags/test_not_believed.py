@@ -21,7 +21,7 @@ from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
 from airflow_ckpt_provider.operators.cleanup import CheckpointCleanupOperator
 from airflow_ckpt_provider.operators.commit import CheckpointCommitOperator
 from airflow_ckpt_provider.sensors.checkpoint import CheckpointSensor
-from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.write import groups
 
 pytestmark = [
     pytest.mark.airflow,

@@ -114,6 +114,6 @@ def test_parsing_a_dag_imports_neither_spark_nor_a_table_format():
 
 
 def test_the_core_is_imported_without_airflow():
-    code = "import sys, airflow_ckpt_provider.spark.work, airflow_ckpt_provider.tables.groups; print('airflow' in sys.modules)"
+    code = "import sys, airflow_ckpt_provider.write.work, airflow_ckpt_provider.write.groups; print('airflow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -35,8 +35,9 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.exceptions import CheckpointError, CheckpointMissingError
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.spark.attempt import WriteAttempt
-from airflow_ckpt_provider.tables import groups, once
+from airflow_ckpt_provider.tables import once
+from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write.attempt import WriteAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable

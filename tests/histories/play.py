@@ -28,11 +28,12 @@ from airflow_ckpt_provider.checkpoint.documents import Header
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.exceptions import CheckpointError, CommitRefusedError, InputChangedError, OutcomeUnknownError
 from airflow_ckpt_provider.sources import Files, IcebergTable
-from airflow_ckpt_provider.spark.attempt import WriteAttempt
-from airflow_ckpt_provider.tables import groups, once
+from airflow_ckpt_provider.tables import once
 from airflow_ckpt_provider.tables.iceberg.history import PROPERTY_PREFIX
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
 from airflow_ckpt_provider.tables.summary import GROUP
+from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write.attempt import WriteAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -18,7 +18,7 @@ from support.lance_world import LanceWorld, expected
 from support.world import rows
 
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.write import groups
 
 pytestmark = pytest.mark.crash
 

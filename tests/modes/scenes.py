@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyiceberg.table import Table
 
-    from airflow_ckpt_provider.spark.request import WriteRequest
+    from airflow_ckpt_provider.write.request import WriteRequest
 
 Row = dict[str, Any]
 

@@ -8,9 +8,9 @@ from modes.scenes import BEFORE, MODES, NEW, SPECS, append, put, rows, world_wit
 from support.readers import assert_same_everywhere
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, RolledBackError
-from airflow_ckpt_provider.spark.attempt import WriteAttempt
-from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write.attempt import WriteAttempt
 
 SPEC = SPECS["identity"]
 MORE = rows(200, 3)

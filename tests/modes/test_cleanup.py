@@ -27,8 +27,8 @@ from support.forging import forge
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import DiscardedError
-from airflow_ckpt_provider.tables import groups
-from airflow_ckpt_provider.tables.cleanup import clean
+from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write.cleanup import clean
 
 
 @pytest.fixture(params=[Iceberg, Lance], ids=["iceberg", "lance"])

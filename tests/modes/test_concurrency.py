@@ -24,7 +24,7 @@ from support.foreign import compact
 from support.readers import assert_same_everywhere
 
 from airflow_ckpt_provider.exceptions import TableMovedError
-from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.write import groups
 
 MORE = rows(98, 12)
 

@@ -17,7 +17,7 @@ from support.world import rows
 
 from airflow_ckpt_provider.exceptions import DiscardedError, RestartRefusedError
 from airflow_ckpt_provider.sources import Files, LanceDataset, SparkDataFrame
-from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.write import groups
 
 
 @pytest.fixture(params=[Iceberg, Lance], ids=["iceberg", "lance"])

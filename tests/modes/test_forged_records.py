@@ -17,8 +17,8 @@ from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.exceptions import CorruptObjectError
 from airflow_ckpt_provider.sources import Files, IcebergTable
 from airflow_ckpt_provider.sources.files.listing import InputFiles
-from airflow_ckpt_provider.tables import groups
-from airflow_ckpt_provider.tables.cleanup import clean
+from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write.cleanup import clean
 
 
 @pytest.fixture(params=[Iceberg, Lance], ids=["iceberg", "lance"])

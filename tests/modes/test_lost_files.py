@@ -13,7 +13,7 @@ from support.columns import columns_request, computed
 from support.lance_world import LanceWorld
 
 from airflow_ckpt_provider.exceptions import StagedFileMissingError
-from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.write import groups
 
 #: Ids of the input: half of them are there before.
 INPUT, BEFORE = range(40), range(20, 60)

@@ -56,7 +56,7 @@ from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.spark.checks.check import parse_checks
 from airflow_ckpt_provider.spark.checks.run import CheckRun
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
-from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.write import groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

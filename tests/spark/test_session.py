@@ -13,8 +13,8 @@ from support.stages import prepare
 
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import InvalidInputError
-from airflow_ckpt_provider.spark.attempt import require_shared_dataset, require_shared_store
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session, target_of
+from airflow_ckpt_provider.spark.visibility import require_shared_dataset, require_shared_store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -155,13 +155,14 @@ START = """
 import signal, sys
 from support.world import World
 from pathlib import Path
-from airflow_ckpt_provider.spark.rounds import LazySession, StageRounds
+from airflow_ckpt_provider.spark.engine import SparkEngine
 from airflow_ckpt_provider.spark.session import SparkTarget
+from airflow_ckpt_provider.write.rounds import Rounds
 
 root, master, handler = sys.argv[1:]
 world = World(Path(root))
-with LazySession(SparkTarget(master), "a start", lambda _: print("starting", flush=True)) as session:
-    rounds = StageRounds(session, 1)
+with SparkEngine(SparkTarget(master), "a start", lambda _: print("starting", flush=True)) as engine:
+    rounds = Rounds(engine, 1)
 
     def on_term(*_):
         rounds.cancel()

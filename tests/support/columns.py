@@ -10,14 +10,14 @@ import pyarrow.compute as pc
 from airflow_ckpt_provider.scan.lance_rows import PLACE
 from airflow_ckpt_provider.sources.lance_rows import DatasetRows
 from airflow_ckpt_provider.sources.transform import Transform
-from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.write import groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_ckpt_provider.spark.attempt import WriteAttempt
-    from airflow_ckpt_provider.spark.request import WriteRequest
-    from airflow_ckpt_provider.tables.groups import Settled
+    from airflow_ckpt_provider.write.attempt import WriteAttempt
+    from airflow_ckpt_provider.write.groups import Settled
+    from airflow_ckpt_provider.write.request import WriteRequest
     from support.lance_world import LanceWorld
 
 

@@ -9,7 +9,7 @@ import msgspec
 import zstandard
 
 from airflow_ckpt_provider.checkpoint.documents import Group, Header
-from airflow_ckpt_provider.tables.groups import group_id_of
+from airflow_ckpt_provider.write.groups import group_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

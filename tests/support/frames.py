@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Plan
     from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
-    from airflow_ckpt_provider.spark.attempt import WriteAttempt
     from airflow_ckpt_provider.spark.frame.run import FrameProgress
+    from airflow_ckpt_provider.write.attempt import WriteAttempt
     from support.world import World
 
 

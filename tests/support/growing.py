@@ -11,8 +11,8 @@ from support.world import World
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_ckpt_provider.spark.request import WriteRequest
-    from airflow_ckpt_provider.tables.groups import Settled
+    from airflow_ckpt_provider.write.groups import Settled
+    from airflow_ckpt_provider.write.request import WriteRequest
 
 
 def growing_table(root: Path) -> World:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.exceptions import HistoryExpiredError, TableMovedError
-from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.write import groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

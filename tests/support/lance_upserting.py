@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.spark.attempt import WriteAttempt
-from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.lance.table import LanceTarget
+from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write.attempt import WriteAttempt
 from support.world import World
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lance import LanceDataset
 
-    from airflow_ckpt_provider.spark.request import WriteRequest
+    from airflow_ckpt_provider.write.request import WriteRequest
 
 #: First id of rows that other writers append: apart from all ids of checkpoints.
 FOREIGN = 1_000_000

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from airflow_ckpt_provider.spark.attempt import WriteAttempt
-    from airflow_ckpt_provider.spark.request import WriteRequest
-    from airflow_ckpt_provider.spark.stage import Progress
+    from airflow_ckpt_provider.write.attempt import WriteAttempt
+    from airflow_ckpt_provider.write.request import WriteRequest
+    from airflow_ckpt_provider.write.rounds import Progress
 
 
 class Stage(NamedTuple):

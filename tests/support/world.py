@@ -21,10 +21,10 @@ from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.sources.transform import Transform
-from airflow_ckpt_provider.spark.attempt import WriteAttempt
-from airflow_ckpt_provider.spark.request import WriteRequest
-from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write.attempt import WriteAttempt
+from airflow_ckpt_provider.write.request import WriteRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.table import Table
 
-    from airflow_ckpt_provider.tables.groups import Settled
+    from airflow_ckpt_provider.write.groups import Settled
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=True),

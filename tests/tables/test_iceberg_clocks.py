@@ -12,9 +12,9 @@ from support.readers import assert_same_everywhere
 from support.world import World, rows
 
 from airflow_ckpt_provider.exceptions import RetryableError
-from airflow_ckpt_provider.spark.attempt import WriteAttempt
-from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write.attempt import WriteAttempt
 
 HOUR_MS = 3_600_000
 

@@ -12,8 +12,8 @@ from support.lance_world import LanceWorld
 from support.world import rows
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, TableMovedError
-from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.lance import writer as writing
+from airflow_ckpt_provider.write import groups
 
 
 @pytest.fixture

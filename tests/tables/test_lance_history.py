@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.lance_world import LanceWorld
 
-from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.write import groups
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -15,7 +15,7 @@ from support.world import rows
 
 from airflow_ckpt_provider.exceptions import TableMovedError
 from airflow_ckpt_provider.scan.lance_moves import Piece, dealt, kept
-from airflow_ckpt_provider.tables import groups
+from airflow_ckpt_provider.write import groups
 
 ROWS = 60
 

@@ -16,7 +16,7 @@ from support.lance_upserting import Place, people
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.exceptions import RowCountError, StagedFileMissingError, TableMovedError
-from airflow_ckpt_provider.tables import groups, presence
+from airflow_ckpt_provider.tables import presence
 from airflow_ckpt_provider.tables.keys import portions
 from airflow_ckpt_provider.tables.lance import scan, updating, writer
 from airflow_ckpt_provider.tables.lance.deletions import write_deletions
@@ -26,6 +26,7 @@ from airflow_ckpt_provider.tables.lance.table import LanceTarget
 from airflow_ckpt_provider.tables.lance.upsert import filtering, mode
 from airflow_ckpt_provider.tables.lance.upsert.source import KEPT
 from airflow_ckpt_provider.tables.sealed import SealedCheckpoint
+from airflow_ckpt_provider.write import groups
 
 INSERT_ONLY = {"when_matched": "ignore"}
 UPDATE_ONLY = {"when_not_matched": "ignore"}

@@ -11,7 +11,8 @@ from support.lance_world import LanceWorld
 from support.world import World
 
 from airflow_ckpt_provider.exceptions import StagedFileMissingError
-from airflow_ckpt_provider.tables import groups, presence
+from airflow_ckpt_provider.tables import presence
+from airflow_ckpt_provider.write import groups
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from airflow_ckpt_provider.spark.frame.ids import EMPTY_WRITER, staged_names, wi
 from airflow_ckpt_provider.spark.frame.reproducible import require_reproducible
 from airflow_ckpt_provider.spark.frame.task import RESULT, FrameTask
 from airflow_ckpt_provider.spark.reason import reason
-from airflow_ckpt_provider.spark.stage import Progress, StageRun, spark_settings
+from airflow_ckpt_provider.spark.stage import StageRun, spark_settings
+from airflow_ckpt_provider.write.rounds import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.checkpoint.documents import Plan, Split
-    from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
-    from airflow_ckpt_provider.spark.work import SplitWork
+    from airflow_ckpt_provider.sources.protocol import SessionSource
+    from airflow_ckpt_provider.write.work import SplitWork
 
 #: Rows and bytes of an Arrow batch from the JVM: Spark's 10,000 rows cost a tenth more; the bytes bound rows that are wide.
 _BATCHES = {"spark.sql.execution.arrow.maxRecordsPerBatch": "100000", "spark.sql.execution.arrow.maxBytesPerBatch": "16m"}
@@ -67,7 +68,7 @@ class FrameRun(StageRun):
         spark: SparkSession,
         checkpoint: Checkpoint,
         work: SplitWork,
-        source: SparkDataFrame,
+        source: SessionSource,
         plan: Plan,
         splits: Sequence[Split],
         check_fit: Callable[[pa.Schema], None] | None = None,
@@ -158,7 +159,7 @@ def _theirs(file: str) -> bool:
     return "/pyspark/" not in file and "/py4j/" not in file and "/airflow_ckpt_provider/" not in file
 
 
-def _arrow_schema(frame: DataFrame, source: SparkDataFrame) -> pa.Schema:
+def _arrow_schema(frame: DataFrame, source: SessionSource) -> pa.Schema:
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.spark.work import SplitWork
+    from airflow_ckpt_provider.write.work import SplitWork
 
 #: Columns of what a task returns, as those of the tasks of a ``StageRun``.
 RESULT = ("split", "error", "message")

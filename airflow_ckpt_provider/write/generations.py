@@ -12,14 +12,14 @@ from airflow_ckpt_provider.checkpoint.documents import Header, fingerprint
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
 from airflow_ckpt_provider.exceptions import BindingMismatchError, RestartRefusedError
 from airflow_ckpt_provider.sources.protocol import ListableSource
-from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.sealed import SealedCheckpoint
+from airflow_ckpt_provider.write import groups
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Commit, TableBinding
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-    from airflow_ckpt_provider.spark.request import SourcePlan, WriteRequest
     from airflow_ckpt_provider.tables.protocol import Table
+    from airflow_ckpt_provider.write.request import SourcePlan, WriteRequest
 
 _log = logging.getLogger(__name__)
 

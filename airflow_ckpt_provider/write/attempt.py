@@ -17,15 +17,15 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.checkpoint import State, now, this_host
 from airflow_ckpt_provider.checkpoint.documents import READ, Attempt
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
-from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError
+from airflow_ckpt_provider.exceptions import SchemaMismatchError
 from airflow_ckpt_provider.sources.protocol import ListableSource, ReplanningSource
-from airflow_ckpt_provider.spark.generations import Generations
-from airflow_ckpt_provider.spark.request import SourcePlan
-from airflow_ckpt_provider.spark.work import SplitWork
-from airflow_ckpt_provider.tables import groups
 from airflow_ckpt_provider.tables.missing import MissingColumns
 from airflow_ckpt_provider.tables.presence import Look
 from airflow_ckpt_provider.tables.sealed import SealedCheckpoint, replaced_by
+from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write.generations import Generations
+from airflow_ckpt_provider.write.request import SourcePlan
+from airflow_ckpt_provider.write.work import SplitWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Commit, Plan, Seal, Split, Staged, StagedFile
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.sources.protocol import Source
-    from airflow_ckpt_provider.spark.request import WriteRequest
-    from airflow_ckpt_provider.spark.session import SparkTarget
     from airflow_ckpt_provider.tables.protocol import Table
+    from airflow_ckpt_provider.write.request import WriteRequest
 
 
 class Round(NamedTuple):
@@ -331,28 +330,4 @@ class WriteAttempt:
                 pid=os.getpid(),
                 engine=engine,
             )
-        )
-
-
-def require_shared_store(store: CheckpointStore, target: SparkTarget) -> None:
-    """Refuse a checkpoint store that executors cannot see.
-
-    :raises InvalidInputError: saying what to use instead.
-    """
-    if store.location.scheme == "memory" or (store.location.is_local and not target.on_this_machine):
-        raise InvalidInputError(
-            f"The checkpoint store {store.uri} is on this machine only, but the stage runs on {target.name}, whose executors "
-            "cannot see it. Point the checkpoint connection at object storage (s3://, gs://, az://)."
-        )
-
-
-def require_shared_dataset(uri: str, target: SparkTarget) -> None:
-    """Refuse a Lance dataset that executors cannot see.
-
-    :raises InvalidInputError: saying what to use instead.
-    """
-    if uri.startswith("file://") and not target.on_this_machine:
-        raise InvalidInputError(
-            f"The Lance dataset {uri} is on this machine only, but the stage runs on {target.name}, whose executors cannot see it "
-            "and would write somewhere else. Put the dataset into object storage (s3://, gs://, az://), or run the stage here."
         )

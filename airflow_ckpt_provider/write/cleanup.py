@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
 from airflow_ckpt_provider.exceptions import BindingMismatchError, HistoryExpiredError, RolledBackError, TableMissingError
-from airflow_ckpt_provider.tables import groups
-from airflow_ckpt_provider.tables.membership import group_of
 from airflow_ckpt_provider.tables.sealed import SealedCheckpoint
 from airflow_ckpt_provider.tables.summary import trace_of
+from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write.membership import group_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -27,11 +27,11 @@ from airflow_ckpt_provider.exceptions import (
     RestartRefusedError,
     RolledBackError,
 )
-from airflow_ckpt_provider.tables.membership import group_id_of, group_of, place_of, require_one_way
 from airflow_ckpt_provider.tables.presence import Presence
 from airflow_ckpt_provider.tables.protocol import Base, Landed
 from airflow_ckpt_provider.tables.sealed import SealedCheckpoint, replaced_generations, sealed_of
 from airflow_ckpt_provider.tables.summary import trace_of
+from airflow_ckpt_provider.write.membership import group_id_of, group_of, place_of, require_one_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

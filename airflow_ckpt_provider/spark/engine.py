@@ -1,0 +1,80 @@
+"""Spark as what runs the splits of a write: one session, started when the first round has something to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from airflow_ckpt_provider.checkpoint.documents import READ
+from airflow_ckpt_provider.sources.protocol import SessionSource
+from airflow_ckpt_provider.spark.frame.run import FrameRun
+from airflow_ckpt_provider.spark.jvm import Starting
+from airflow_ckpt_provider.spark.session import spark_session
+from airflow_ckpt_provider.spark.stage import StageRun
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+
+    from pyspark.sql import SparkSession
+
+    from airflow_ckpt_provider.spark.session import SparkTarget
+    from airflow_ckpt_provider.write.attempt import Round, WriteAttempt
+    from airflow_ckpt_provider.write.work import SplitWork
+
+
+class SparkEngine:
+    """Runs splits in a session that is started at its first use, and stopped on leaving if it was.
+
+    :param application: name of the application, as the Spark UI shows it.
+    :param starting: told before the session is started.
+    """
+
+    def __init__(self, target: SparkTarget, application: str, starting: Callable[[SparkTarget], None]) -> None:
+        self.target = target
+        self._application = application
+        self._starting = starting
+        self._start = Starting()
+        self._opened: AbstractContextManager[SparkSession] | None = None
+        self._spark: SparkSession | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._opened is not None:
+            self._opened.__exit__(kind, error, trace)
+
+    @property
+    def name(self) -> str:
+        """The master, without secrets."""
+        return self.target.name
+
+    @property
+    def started(self) -> bool:
+        """Whether a session was started."""
+        return self._spark is not None
+
+    def start(self) -> None:
+        """Start the session, if it was not."""
+        self.session()
+
+    def session(self) -> SparkSession:
+        """The session, started now if it was not."""
+        if self._spark is None:
+            self._starting(self.target)
+            opened = spark_session(self.target, self._application, self._start)
+            self._spark = opened.__enter__()
+            self._opened = opened
+        return self._spark
+
+    def cancel(self) -> None:
+        """Stop the start of the session, or keep it from being started. One that has started stays as it is."""
+        self._start.stop()
+
+    def job(self, attempt: WriteAttempt, missing: Round, work: SplitWork) -> StageRun:
+        """The missing splits of a round as one Spark job; see ``Engine.job``."""
+        spark, checkpoint, source = self.session(), attempt.checkpoint, attempt.source
+        if isinstance(source, SessionSource) and any(split.task == READ for split in missing.missing):
+            return FrameRun(spark, checkpoint, work, source, missing.plan, missing.missing, attempt.check_fit)
+        return StageRun(spark, checkpoint, work, missing.missing, len(missing.plan.splits) - len(missing.missing))

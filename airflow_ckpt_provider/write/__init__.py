@@ -1,0 +1,7 @@
+"""The protocol of a write, between the engine that runs its splits and the ports of sources and tables.
+
+Knows neither Airflow, nor Spark, nor a table format. The stage side: a ``request`` says what the user wants; ``generations`` finds
+or opens the generation of its key; an ``attempt`` finds what is missing, ``rounds`` hands that to an engine, whose tasks do the
+``work`` of one split each; and the write is sealed. The commit side: ``groups`` lands sealed writes, each exactly once, with those
+that ``membership`` says belong together; ``cleanup`` removes what attempts have left behind.
+"""
