@@ -41,7 +41,7 @@ from airflow_ckpt_provider.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from airflow_ckpt_provider.checkpoint.documents import Document, JsonObject
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
@@ -224,49 +224,53 @@ class Checkpoint:
         """
         return self.store.create(self.paths.staged(staged.split), staged)
 
+    def require_complete(self, plan: Plan) -> None:
+        """Check that every split of ``plan`` is staged.
+
+        :raises NotSealedError: if not.
+        """
+        ids = {split.id for split in plan.splits}
+        missing = ids - self.staged_ids()
+        if missing:
+            raise NotSealedError(f"{len(missing)} of {len(ids)} splits of the key {self.key.value!r} are not staged yet.")
+
     def seal(
         self,
-        plan: Plan,
+        records: Sequence[Staged],
+        manifests: Sequence[JsonObject] | None = None,
         *,
         number: int = 1,
         provisional: bool = False,
         again: bool = False,
-        look: Callable[[Sequence[Staged]], None] = lambda _: None,
-        gather: Callable[[Sequence[JsonObject]], Sequence[JsonObject]] = tuple,
     ) -> Seal:
-        """Close the checkpoint: every split of ``plan`` is staged, the totals are fixed (I2).
+        """Close the checkpoint: the totals of what is staged are fixed (I2).
 
+        :param records: of all splits of the plan.
+        :param manifests: what lists their files; their own if None.
         :param number: round of the plan.
         :param provisional: whether another seal may take the place of this one; one of an earlier round is replaced.
         :param again: whether that of an earlier round is replaced in any case, because files that it needs were lost.
-        :param look: looks at what is about to be sealed, and raises to stop.
-        :param gather: makes few manifests of many before they are sealed.
-        :raises NotSealedError: if splits are missing.
+        :returns: the newest seal; another one than was to be put, if that may not take its place.
         :raises RowCountError: if a staged record disagrees with its own manifest.
         """
         seals = self._seals()
         if seals and (seals[-1].round >= number or not (again or seals[-1].provisional)):
             return seals[-1]
-        ids = [split.id for split in plan.splits]
-        missing = set(ids) - self.staged_ids()
-        if missing:
-            raise NotSealedError(f"{len(missing)} of {len(ids)} splits of the key {self.key.value!r} are not staged yet.")
-        moment = now()
-        staged = self.staged(ids)
-        look(staged)
-        for split_id, one in zip(ids, staged, strict=True):
-            if one.split != split_id or (one.manifest is None) != (one.rows == 0):
-                raise RowCountError(f"The staged record of split {split_id} of the key {self.key.value!r} contradicts itself.")
+        for record in records:
+            if (record.manifest is None) != (record.rows == 0):
+                raise RowCountError(f"The staged record of split {record.split} of the key {self.key.value!r} contradicts itself.")
         counts: Counter[str] = Counter()
-        for one in staged:
-            counts.update(one.counts)
+        for record in records:
+            counts.update(record.counts)
+        if manifests is None:
+            manifests = [record.manifest for record in records if record.manifest is not None]
         seal = Seal(
-            sealed_at=moment,
-            splits=len(ids),
-            rows=sum(one.rows for one in staged),
-            bytes=sum(one.bytes for one in staged),
-            files=sum(len(one.files) for one in staged),
-            manifests=tuple(gather([one.manifest for one in staged if one.manifest is not None])),
+            sealed_at=now(),
+            splits=len(records),
+            rows=sum(record.rows for record in records),
+            bytes=sum(record.bytes for record in records),
+            files=sum(len(record.files) for record in records),
+            manifests=tuple(manifests),
             round=number,
             counts=dict(counts),
             provisional=provisional,

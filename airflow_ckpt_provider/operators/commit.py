@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Connections
     from airflow_ckpt_provider.checkpoint.reference import Reference
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
     from airflow_ckpt_provider.spark.checks.check import Check, CheckSpec
     from airflow_ckpt_provider.spark.checks.run import Outcome
     from airflow_ckpt_provider.tables.presence import Look
-    from airflow_ckpt_provider.tables.protocol import Sealed, Table
+    from airflow_ckpt_provider.tables.protocol import Table
 
 
 class CheckpointCommitOperator(BaseOperator):
@@ -144,7 +145,7 @@ class CheckpointCommitOperator(BaseOperator):
     def _own(self) -> OwnConnections:
         return OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table)
 
-    def _check(self, checks: Sequence[Check], sealed: Sequence[Sealed], table: Table, spark_conn_id: str) -> None:
+    def _check(self, checks: Sequence[Check], sealed: Sequence[SealedWrite], table: Table, spark_conn_id: str) -> None:
         """Run the checks over what is about to land."""
         rows = sum(one.seal.rows for one in sealed)
         self.log.info("Running %d checks over %s staged rows of %s.", len(checks), f"{rows:,}", table.identifier)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan
-    from airflow_ckpt_provider.tables.protocol import Sealed
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 
 #: Prefix of the entries that say how far a task has read a source, increment by increment; followed by who reads what.
 MARK_PREFIX = "airflow.checkpoint.read."
@@ -32,14 +32,14 @@ class Mark(NamedTuple):
     end: JsonObject
 
 
-def marks_of(sealed: Sequence[Sealed]) -> dict[str, str]:
+def marks_of(sealed: Sequence[SealedWrite]) -> dict[str, str]:
     """How far these checkpoints have read, as entries of what a commit says of itself."""
     return {
         MARK_PREFIX + mark.reading: msgspec.json.encode(mark.end, order="deterministic").decode() for _, mark in marks_in(sealed)
     }
 
 
-def moves_mark(sealed: Sequence[Sealed]) -> bool:
+def moves_mark(sealed: Sequence[SealedWrite]) -> bool:
     """Whether any of these has read on, be it over snapshots without rows for it.
 
     The next increment must not begin before those, which may be expired by then.
@@ -47,7 +47,7 @@ def moves_mark(sealed: Sequence[Sealed]) -> bool:
     return any(mark.end != mark.begin and mark.end.get("snapshot_id") is not None for _, mark in marks_in(sealed))
 
 
-def require_marks(mark_of: Callable[[str], JsonObject | None], sealed: Sequence[Sealed]) -> None:
+def require_marks(mark_of: Callable[[str], JsonObject | None], sealed: Sequence[SealedWrite]) -> None:
     """Refuse to commit what was not read from where the last commit ended.
 
     :param mark_of: how far a reading has read, as the table shows it.
@@ -77,7 +77,7 @@ def has_mark(plan: Plan, *, replaces: bool) -> bool:
     return plan.inputs.get("mark") is not None and not replaces
 
 
-def marks_in(sealed: Sequence[Sealed]) -> Iterator[tuple[Sealed, Mark]]:
+def marks_in(sealed: Sequence[SealedWrite]) -> Iterator[tuple[SealedWrite, Mark]]:
     """Marks of these plans; a generation that replaces another reads the same increment again and moves none."""
     for one in sealed:
         mark: Any = one.plan.inputs.get("mark")

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from airflow_ckpt_provider.checkpoint.documents import Header, StagedFile
-    from airflow_ckpt_provider.tables.protocol import Base, Sealed, Table
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
+    from airflow_ckpt_provider.tables.protocol import Base, Table
 
 #: What helps where a split cannot read what others have staged.
 _WAY_ON = "Clear the stage: it stages anew what is missing, and what was computed from it, and nothing else."
@@ -69,7 +70,7 @@ class Presence:
     :param told: told what each look cost.
     """
 
-    def __init__(self, sealed: Sequence[Sealed], table: Table, told: Told = lambda _: None) -> None:
+    def __init__(self, sealed: Sequence[SealedWrite], table: Table, told: Told = lambda _: None) -> None:
         self._sealed = sealed
         self._table = table
         self._told = told

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,13 +17,12 @@ if TYPE_CHECKING:
         Header,
         JsonObject,
         Plan,
-        Seal,
         Split,
         Staged,
         StagedFile,
         TableBinding,
     )
-    from airflow_ckpt_provider.checkpoint.layout import OwnNames
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
     from airflow_ckpt_provider.tables.summary import Trace
 
 
@@ -72,36 +71,6 @@ class Landed(NamedTuple):
     landed_now: bool
 
 
-class Sealed(Protocol):
-    """A sealed checkpoint, with all that the table needs to commit it. What a mode does not ask for need not be read."""
-
-    @property
-    def header(self) -> Header: ...
-
-    @property
-    def seal(self) -> Seal: ...
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the sealed round."""
-        ...
-
-    @property
-    def staged(self) -> Sequence[Staged]:
-        """The records of its splits."""
-        ...
-
-    @property
-    def replaced(self) -> Sealed | None:
-        """The generation that this one replaces, as it was committed; None if it replaces none."""
-        ...
-
-    @property
-    def names(self) -> OwnNames:
-        """Which files it has written, by their names."""
-        ...
-
-
 class Base(NamedTuple):
     """A table as it was at one moment, to begin a commit on.
 
@@ -124,10 +93,6 @@ class StagedScan(Protocol):
     def read(self, file: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - as the table lists its files
         """Rows of one of the files that the table lists."""
         ...
-
-
-#: The published records of splits, by their ids.
-StagedOf: TypeAlias = "Callable[[Sequence[str]], list[Staged]]"
 
 
 class Table(Protocol):
@@ -175,7 +140,7 @@ class Table(Protocol):
         """
         ...
 
-    def require_replaceable(self, landed: Sealed) -> None:
+    def require_replaceable(self, landed: SealedWrite) -> None:
         """Check that what a commit has added is in the table as it was added, before a replacement of it is staged.
 
         The commit of the replacement looks again.
@@ -226,37 +191,36 @@ class Table(Protocol):
         """Whether the write depends on what the table holds, so that it is planned again if that changes."""
         ...
 
-    def first(self, header: Header, plan: Plan, made: Callable[[], pa.Schema], replaced: Sealed | None) -> Plan:
+    def first(self, write: StagedWrite, plan: Plan, made: Callable[[], pa.Schema]) -> Plan:
         """The plan of the first round: the source's, with what the mode has to pin beside it.
 
         :param made: the columns of the rows that will be staged; asked only if it matters, because it may run the transform.
-        :param replaced: see ``Sealed.replaced``.
         """
         ...
 
-    def following(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None) -> Plan | None:
-        """The plan of the next round, once the last one is staged; None if there is nothing more to stage.
+    def plan(self, write: StagedWrite) -> Plan:
+        """What the write consists of, as far as it is staged and on the table as it is now.
 
-        :param replaced: see ``Sealed.replaced``.
+        Splits with the ids of the last pinned plan mean that it stands: what of it is missing can be staged, and once nothing is,
+        the write is complete. Other splits are those of the next round; what they list of the last one stays staged.
+
+        :returns: ``write.plan`` itself where that stands.
+        :raises TableMovedError: if the write can never be complete on the table as it is now.
         """
         ...
 
-    def stands(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None) -> bool:
-        """Whether the table's own splits of the last plan are still those that have to be done, though not all of them are.
-
-        If not, they may not be possible any more, and ``following`` has others.
-        """
+    def writer(self, write: StagedWrite) -> Writer:
+        """What executors write the last round with: the schema and spec that the header pinned."""
         ...
 
-    def writer(self, header: Header, plans: Sequence[Plan], staged: StagedOf) -> Writer:
-        """What executors write the last of these rounds with: the schema and spec that the header pinned."""
+    def writes_manifests(self, manifests: Sequence[JsonObject]) -> bool:
+        """Whether ``merged_manifests`` writes files, for which an attempt has to be recorded before (I4)."""
         ...
 
-    def gather(self, header: Header, manifests: Sequence[JsonObject], stem: Callable[[], str]) -> Sequence[JsonObject]:
-        """Make few manifests of many tiny ones.
+    def merged_manifests(self, write: StagedWrite, manifests: Sequence[JsonObject], stem: str) -> Sequence[JsonObject]:
+        """Few manifests in the place of many tiny ones, as they are sealed.
 
-        :param stem: records an attempt and returns the start of the names of the files that are written; called once, and only
-            if any are.
+        :param stem: start of the names of files that are written, if any are.
         """
         ...
 
@@ -268,7 +232,7 @@ class Table(Protocol):
         """
         ...
 
-    def shows(self, landed: Sealed) -> bool:
+    def shows(self, landed: SealedWrite) -> bool:
         """Whether any file that a checkpoint has staged is in the table now (I10)."""
         ...
 
@@ -298,22 +262,18 @@ class Table(Protocol):
         """Whether commits of these, one after the other, would leave each other's rows where they are."""
         ...
 
-    def changes_nothing(self, sealed: Sequence[Sealed]) -> bool:
+    def changes_nothing(self, sealed: Sequence[SealedWrite]) -> bool:
         """Whether these add nothing and remove nothing, so that there is nothing to commit."""
         ...
 
-    def require_own_records(
-        self, header: Header, names: OwnNames, plans: Sequence[Plan], staged: Sequence[Staged], replaced: Sealed | None
-    ) -> None:
+    def require_own_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:
         """Refuse records of splits, and plans made from them, that name files which this generation has not written (I15).
 
-        :param names: those of its files.
-        :param replaced: see ``Sealed.replaced``.
         :raises CorruptObjectError: naming one.
         """
         ...
 
-    def require_own_files(self, sealed: Sequence[Sealed], base: Base | None = None) -> None:
+    def require_own_files(self, sealed: Sequence[SealedWrite], base: Base | None = None) -> None:
         """Refuse to land, or to look at, what names files that its generation has not written for this table (I4, I15).
 
         What is replaced is looked at, too.
@@ -323,7 +283,7 @@ class Table(Protocol):
         """
         ...
 
-    def require_listed(self, sealed: Sequence[Sealed], base: Base | None = None) -> None:
+    def require_listed(self, sealed: Sequence[SealedWrite], base: Base | None = None) -> None:
         """Refuse to land manifests that do not list exactly the files which the records name (I4, I15).
 
         :param base: saves loading the table, if it was loaded.
@@ -335,7 +295,7 @@ class Table(Protocol):
         """All files that a published record names: those that may land, and those that later splits read."""
         ...
 
-    def staged_anew(self, header: Header, plans: Sequence[Plan], lost: AbstractSet[str]) -> Plan:
+    def staged_anew(self, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which splits whose files are gone are staged once more, as far as it is known by now.
 
         :param lost: their ids; of splits of the last plan, or of the last one that lists the source's.
@@ -343,7 +303,7 @@ class Table(Protocol):
         """
         ...
 
-    def needed_to_commit(self, one: Sealed) -> list[StagedFile]:
+    def needed_to_commit(self, one: SealedWrite) -> list[StagedFile]:
         """The files without which a commit of this would not be whole: those that land, what lists them, and what it reads; and
         those that a replacement of it would read.
         """
@@ -356,11 +316,11 @@ class Table(Protocol):
         """
         ...
 
-    def staged_files(self, sealed: Sequence[Sealed]) -> Sequence[Any]:
+    def staged_files(self, sealed: Sequence[SealedWrite]) -> Sequence[Any]:
         """The data files that a commit of these would add, as structs with ``bytes``; all of one kind."""
         ...
 
-    def staged_scan(self, sealed: Sequence[Sealed], columns: Sequence[str] | None = None) -> StagedScan:
+    def staged_scan(self, sealed: Sequence[SealedWrite], columns: Sequence[str] | None = None) -> StagedScan:
         """What reads those files.
 
         :param columns: top-level columns, in this order; all if None.
@@ -368,12 +328,11 @@ class Table(Protocol):
         """
         ...
 
-    def leftovers(self, header: Header, names: OwnNames, landed: Sealed | None) -> list[StagedFile]:
+    def leftovers(self, write: StagedWrite, landed: SealedWrite | None) -> list[StagedFile]:
         """Files in the table's storage that a generation has written, and that nothing refers to or needs (I4).
 
         No file that a snapshot or version of the table refers to is one, whatever the store says (I15).
 
-        :param names: those of the generation's files.
         :param landed: the generation as it was committed, if it was; nothing that it landed, and nothing that its replacement
             would need, is a leftover.
         """
@@ -384,7 +343,7 @@ class Table(Protocol):
         ...
 
     def commit(
-        self, group: Group, sealed: Sequence[Sealed], before_swap: Callable[[Any], None], base: Base | None = None
+        self, group: Group, sealed: Sequence[SealedWrite], before_swap: Callable[[Any], None], base: Base | None = None
     ) -> Landed:
         """Land all staged files of ``group`` in one atomic commit, once (I1, I2, I10).
 

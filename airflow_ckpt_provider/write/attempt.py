@@ -17,11 +17,11 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.checkpoint import State, now, this_host
 from airflow_ckpt_provider.checkpoint.documents import READ, Attempt
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
 from airflow_ckpt_provider.exceptions import SchemaMismatchError
 from airflow_ckpt_provider.sources.protocol import ListableSource, ReplanningSource
 from airflow_ckpt_provider.tables.missing import MissingColumns
 from airflow_ckpt_provider.tables.presence import Look
-from airflow_ckpt_provider.tables.sealed import SealedCheckpoint, replaced_by
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.generations import Generations
 from airflow_ckpt_provider.write.request import SourcePlan
@@ -62,7 +62,6 @@ class WriteAttempt:
         self._table = table
         self._request = request
         self._source_plan = SourcePlan(store, table, request)
-        self._plans: list[Plan] = []
         self._has_own_round = False
         #: The last plan that was made by looking at the table in this attempt.
         self._own_plan: Plan | None = None
@@ -85,7 +84,7 @@ class WriteAttempt:
         self.looks: list[Look] = []
         #: Number of splits of earlier attempts whose files were lost, so that they are staged once more.
         self.lost = 0
-        self._replaced = replaced_by(self.checkpoint)
+        self._write = StagedWrite(self.checkpoint, table.require_own_records)
 
     @property
     def source(self) -> Source:
@@ -141,47 +140,36 @@ class WriteAttempt:
         :raises SchemaMismatchError: if the input is known not to fit the table.
         :raises InputChangedError: if the input of a missing split changed (I6).
         """
-        checkpoint, table, header = self.checkpoint, self._table, self.checkpoint.header
-        sealed = checkpoint.sealed()
+        write, sealed = self._write, self.checkpoint.sealed()
         if sealed is not None and not sealed.provisional and self._is_whole(sealed):
             return None
-        self._plans = self._plans or checkpoint.plans() or [self._pin_first()]
+        if not write.plans:
+            self._pin_first()
         while True:
-            plan = self._plans[-1]
-            staged = checkpoint.staged_ids()
-            missing = [split for split in plan.splits if split.id not in staged]
+            staged = write.staged_ids()
+            missing = [split for split in write.plan.splits if split.id not in staged]
             if missing and self._replanned(staged):
                 continue
-            reads = all(split.task == READ for split in missing)
-            stands = plan is self._own_plan or reads
-            following = None
-            if not missing:
-                following = table.following(header, self._plans, self._own, self._replaced)
-                if following is None and sealed is not None and sealed.round == len(self._plans) and self._is_whole(sealed):
-                    return None
-            if not (missing and reads) and self._staged_anew(sealed):
-                continue
-            if missing and (stands or table.stands(header, self._plans, self._own, self._replaced)):
-                self._request.source.verify([split for split in missing if split.task == READ], self._request.options)
-                return Round(len(self._plans), plan, sorted(missing, key=lambda split: -split.bytes))
-            if missing:
-                following = table.following(header, self._plans, self._own, self._replaced)
-            if following is None or self._landed_meanwhile():
+            reads = bool(missing) and all(split.task == READ for split in missing)
+            # While the source is read, and right after this attempt has looked, the table has nothing new to say.
+            stands = reads or (bool(missing) and write.plan is self._own_plan)
+            wanted = write.plan if stands else self._table.plan(write)
+            stands = wanted.splits == write.plan.splits
+            complete = stands and not missing
+            if complete and sealed is not None and sealed.round == len(write.plans) and self._is_whole(sealed):
                 return None
-            self._own_plan = checkpoint.pin(following, len(self._plans) + 1)
-            self._plans.append(self._own_plan)
+            if not reads and self._staged_anew(sealed):
+                continue
+            if complete:
+                return None
+            if stands:
+                self._request.source.verify([split for split in missing if split.task == READ], self._request.options)
+                return Round(len(write.plans), write.plan, sorted(missing, key=lambda split: -split.bytes))
+            if self._landed_meanwhile():
+                return None
+            self._own_plan = write.pin(wanted)
 
-    def _own(self, split_ids: Sequence[str]) -> list[Staged]:
-        """The published records of these splits, which name files of this generation and no others (I15)."""
-        staged = self.checkpoint.staged(split_ids)
-        self._require_own(staged)
-        return staged
-
-    def _require_own(self, staged: Sequence[Staged]) -> None:
-        checkpoint = self.checkpoint
-        self._table.require_own_records(checkpoint.header, checkpoint.own_names(), self._plans, staged, self._replaced)
-
-    def _pin_first(self) -> Plan:
+    def _pin_first(self) -> None:
         """Plan the source and pin the plan, after the checks that can be made before Spark starts."""
         request, header = self._request, self.checkpoint.header
         plan = self._source_plan.get(header.replaces)
@@ -189,15 +177,13 @@ class WriteAttempt:
             schema = request.source.schema(plan, request.options)
             if schema is not None:
                 self._check_fit(schema)
-        plan = self._table.first(header, plan, lambda: self._source_plan.required_schema(header.replaces), self._replaced)
-        pinned = self.checkpoint.pin(plan)
-        self._has_own_round = pinned is plan
-        return pinned
+        plan = self._table.first(self._write, plan, lambda: self._source_plan.required_schema(header.replaces))
+        self._has_own_round = self._write.pin(plan) is plan
 
     def _is_whole(self, sealed: Seal) -> bool:
         """Whether all files are there that a commit of this seal needs; looked at once."""
         if self._whole is None:
-            one = SealedCheckpoint(self.checkpoint, sealed)
+            one = SealedWrite(self.checkpoint, sealed)
             self._whole = not self._gone(lambda: self._table.needed_to_commit(one))
         return self._whole
 
@@ -217,27 +203,25 @@ class WriteAttempt:
         if self._looked:
             return False
         self._looked = True
-        checkpoint, table = self.checkpoint, self._table
+        table, write = self._table, self._write
         # The splits that the source reads are not among those of the later rounds of a write that computes from them.
-        reading = next((plan for plan in reversed(self._plans) if any(split.task == READ for split in plan.splits)), None)
-        wanted = {split.id for plan in (self._plans[-1], reading) if plan is not None for split in plan.splits}
-        records = checkpoint.staged(sorted(wanted & self._recovered))
+        reading = next((plan for plan in reversed(write.plans) if any(split.task == READ for split in plan.splits)), None)
+        wanted = {split.id for plan in (write.plan, reading) if plan is not None for split in plan.splits}
+        records = write.records(sorted(wanted & self._recovered))
         files = [(record.split, file) for record in records for file in table.named_in(record)]
         gone = self._gone(lambda: [file for _, file in files])
         lost = {split for split, file in files if file in gone}
         # What lists the files of a seal may be gone though no split lost one: it is sealed again.
-        relisted = self._whole is False and sealed is not None and sealed.round == len(self._plans)
+        relisted = self._whole is False and sealed is not None and sealed.round == len(write.plans)
         if not (lost or relisted):
             return False
         if self._landed_meanwhile():
             return False
-        planned = by_table = table.staged_anew(checkpoint.header, self._plans, lost)
-        number, source = len(self._plans) + 1, self._request.source
+        planned = by_table = table.staged_anew(write, lost)
+        source = self._request.source
         if isinstance(source, ReplanningSource):
-            planned = source.staged_anew(planned, checkpoint.staged_ids() - lost, number, self._id)
-        pinned = checkpoint.pin(planned, number)
-        self._plans.append(pinned)
-        self._has_own_round |= pinned is planned and planned is not by_table
+            planned = source.staged_anew(planned, write.staged_ids() - lost, len(write.plans) + 1, self._id)
+        self._has_own_round |= write.pin(planned) is planned and planned is not by_table
         self.lost = len(lost)
         return True
 
@@ -250,16 +234,14 @@ class WriteAttempt:
         source = self._request.source
         if self._has_own_round or not isinstance(source, ReplanningSource):
             return False
-        if any(split.task != READ for split in self._plans[-1].splits):
+        if any(split.task != READ for split in self._write.plan.splits):
             # The source is staged; what is missing is the table's own work.
             return False
-        planned = source.replan(self._plans, staged, self._id, self._request.options)
+        planned = source.replan(self._write.plans, staged, self._id, self._request.options)
         if planned is None:
             return False
-        pinned = self.checkpoint.pin(planned, len(self._plans) + 1)
-        self._plans.append(pinned)
         # If another attempt's was first, the next one is opened on top of it.
-        self._has_own_round = pinned is planned
+        self._has_own_round = self._write.pin(planned) is planned
         return True
 
     def begin(self, engine: str, try_number: int) -> SplitWork:
@@ -271,39 +253,36 @@ class WriteAttempt:
             attempt_id=self._id,
             reader=self._request.source.reader(self._request.options),
             transform=self._request.transform,
-            writer=self._table.writer(self.checkpoint.header, self._plans, self._own),
+            writer=self._table.writer(self._write),
             missing=self._allowed,
         )
 
     def seal(self) -> Seal:
         """Close the checkpoint, once there is no further round. One that has landed keeps the seal that it landed with."""
-        header = self.checkpoint.header
-        sealed = self.checkpoint.sealed()
-        if sealed is not None and ((self._whole and sealed.round >= len(self._plans)) or self._landed_meanwhile()):
+        checkpoint, table, write = self.checkpoint, self._table, self._write
+        sealed, again = checkpoint.sealed(), self._whole is False
+        if sealed is not None and (
+            not (sealed.provisional or again) or sealed.round >= len(write.plans) or self._landed_meanwhile()
+        ):
             return sealed
-        self._plans = self._plans or self.checkpoint.plans()
-
-        def stem() -> str:
+        checkpoint.require_complete(write.plan)
+        records = write.records([split.id for split in write.plan.splits])
+        self._require_columns(records)
+        manifests = [record.manifest for record in records if record.manifest is not None]
+        if table.writes_manifests(manifests):
             self._begin("none", 0)
-            return self.checkpoint.paths.file_stem("merged", f"{self._id}.0")
-
-        return self.checkpoint.seal(
-            self._plans[-1],
-            number=len(self._plans),
-            provisional=self._table.provisional(header),
-            look=self._look,
-            again=self._whole is False,
-            gather=lambda manifests: self._table.gather(header, manifests, stem),
+        stem = checkpoint.paths.file_stem("merged", f"{self._id}.0")
+        merged = table.merged_manifests(write, manifests, stem)
+        return checkpoint.seal(
+            records, merged, number=len(write.plans), provisional=table.provisional(checkpoint.header), again=again
         )
 
-    def _look(self, staged: Sequence[Staged]) -> None:
-        """Look at what is about to be sealed: which files it names, and which columns its rows lack.
+    def _require_columns(self, records: Sequence[Staged]) -> None:
+        """Note which columns the rows lack that are about to be sealed.
 
-        :raises CorruptObjectError: if it names files of others.
         :raises SchemaMismatchError: if splits were staged when they might lack what they may not any more.
         """
-        self._require_own(staged)
-        missing = {name for one in staged for name in one.missing}
+        missing = {name for record in records for name in record.missing}
         if self._allowed is not None:
             try:
                 self._allowed.require(missing, "Rows that are staged")
@@ -316,7 +295,7 @@ class WriteAttempt:
 
     def recovered(self, seal: Seal) -> int:
         """How many of the sealed splits were staged before this attempt."""
-        plan = self._plans[-1] if self._plans else self.checkpoint.plan(seal.round)
+        plan = self._write.plan_of(seal.round)
         return sum(split.id in self._recovered for split in plan.splits) if plan else 0
 
     def _begin(self, engine: str, try_number: int) -> None:

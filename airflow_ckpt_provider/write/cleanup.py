@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
 from airflow_ckpt_provider.exceptions import BindingMismatchError, HistoryExpiredError, RolledBackError, TableMissingError
-from airflow_ckpt_provider.tables.sealed import SealedCheckpoint
 from airflow_ckpt_provider.tables.summary import trace_of
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.membership import group_of
@@ -74,8 +74,8 @@ def _cleaned(checkpoint: Checkpoint, table: Table, known: set[Trace], *, discard
         left = "" if commit is not None else _needed(checkpoint, discard=discard)
     if left:
         return Cleaned(checkpoint.header.generation, state, left=left)
-    landed = SealedCheckpoint(checkpoint) if commit is not None else None
-    files = table.leftovers(checkpoint.header, checkpoint.own_names(), landed)
+    landed = SealedWrite(checkpoint) if commit is not None else None
+    files = table.leftovers(StagedWrite(checkpoint), landed)
     table.remove(checkpoint.header, files)
     return Cleaned(checkpoint.header.generation, state, len(files), sum(file.bytes for file in files))
 

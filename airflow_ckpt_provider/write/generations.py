@@ -10,9 +10,9 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
 from airflow_ckpt_provider.checkpoint.documents import Header, fingerprint
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
+from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 from airflow_ckpt_provider.exceptions import BindingMismatchError, RestartRefusedError
 from airflow_ckpt_provider.sources.protocol import ListableSource
-from airflow_ckpt_provider.tables.sealed import SealedCheckpoint
 from airflow_ckpt_provider.write import groups
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Generations:
         if committed is not None and (restart or not changes or request.on_change == "restart"):
             self._require_replaceable(latest, wanted)
             groups.verify(latest, committed, self._table)
-            self._table.require_replaceable(SealedCheckpoint(latest))
+            self._table.require_replaceable(SealedWrite(latest))
             return self._create_after(latest, replaces=latest.header.generation)
         if changes and request.on_change == "restart":
             self._require_heir(latest)

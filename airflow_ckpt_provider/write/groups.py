@@ -19,6 +19,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
 from airflow_ckpt_provider.checkpoint.documents import Commit, Group, Member
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, sealed_of
 from airflow_ckpt_provider.exceptions import (
     CorruptObjectError,
     DiscardedError,
@@ -29,7 +30,6 @@ from airflow_ckpt_provider.exceptions import (
 )
 from airflow_ckpt_provider.tables.presence import Presence
 from airflow_ckpt_provider.tables.protocol import Base, Landed
-from airflow_ckpt_provider.tables.sealed import SealedCheckpoint, replaced_generations, sealed_of
 from airflow_ckpt_provider.tables.summary import trace_of
 from airflow_ckpt_provider.write.membership import group_id_of, group_of, place_of, require_one_way
 
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Header, Seal
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.tables.presence import Told
-    from airflow_ckpt_provider.tables.protocol import Sealed, Table
+    from airflow_ckpt_provider.tables.protocol import Table
     from airflow_ckpt_provider.tables.summary import Trace
 
 
 #: Looks at what is about to land in one commit, and raises to stop it.
-Audit: TypeAlias = "Callable[[Sequence[Sealed]], None]"
+Audit: TypeAlias = "Callable[[Sequence[SealedWrite]], None]"
 
 
 class Settled(NamedTuple):
@@ -93,7 +93,7 @@ def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
     try:
         found = table.find(group, [checkpoint.header])
     except HistoryExpiredError as error:
-        sealed = SealedCheckpoint(checkpoint)
+        sealed = SealedWrite(checkpoint)
         if sealed.seal.files and not table.shows(sealed):
             raise HistoryExpiredError(
                 f"It cannot be told whether the rows of the key {checkpoint.key.value!r} are in "
@@ -120,7 +120,7 @@ def settle_nothing(checkpoint: Checkpoint, table: Table) -> bool:
     if group is None:
         return False
     members = [Checkpoint.at(checkpoint.store, IdempotenceKey(member.key), member.generation) for member in group.members]
-    if not table.changes_nothing([SealedCheckpoint(member) for member in members]):
+    if not table.changes_nothing([SealedWrite(member) for member in members]):
         return False
     _settle(group, checkpoint, table, _Audited(None, lambda _: None))
     return True
@@ -164,7 +164,7 @@ def commit(
             settled |= _settle(group, checkpoint, table, audited)
     if fresh:
         if audit is not None:
-            looked_at = [SealedCheckpoint(checkpoint) for checkpoint in {one.member: one for one in fresh}.values()]
+            looked_at = [SealedWrite(checkpoint) for checkpoint in {one.member: one for one in fresh}.values()]
             table.require_own_files(looked_at)
             audited.look(looked_at)
         members = tuple(sorted({checkpoint.member for checkpoint in fresh}))
@@ -192,7 +192,7 @@ class _Audited:
         self.looked = looked
         self._seen: set[tuple[Member, int]] = set()
 
-    def look(self, sealed: Sequence[Sealed]) -> None:
+    def look(self, sealed: Sequence[SealedWrite]) -> None:
         """Audit these, unless all of them were."""
         these = {(Member(key=one.header.key, generation=one.header.generation), one.seal.round) for one in sealed}
         if self._audit is not None and not these <= self._seen:
@@ -228,7 +228,7 @@ def _settle(
     # If nobody had begun it, it cannot have landed; should somebody be about to, the commit finds that out by itself.
     outcome = None if base is not None and begun_here else table.find(group, headers)
     if outcome is None:
-        sealed = [SealedCheckpoint(checkpoint) for checkpoint in checkpoints]
+        sealed = [SealedWrite(checkpoint) for checkpoint in checkpoints]
         table.require_own_files(sealed, base if begun_here else None)
         audited.look(sealed)
         if table.changes_nothing(sealed):
@@ -241,7 +241,7 @@ def _settle(
 
 
 def _land(
-    group: Group, checkpoints: Sequence[Checkpoint], sealed: Sequence[Sealed], table: Table, base: Base | None, looked: Told
+    group: Group, checkpoints: Sequence[Checkpoint], sealed: Sequence[SealedWrite], table: Table, base: Base | None, looked: Told
 ) -> Landed:
     presence = Presence(sealed, table, looked)
     presence.require(base)
@@ -312,6 +312,16 @@ def _earlier_groups(checkpoint: Checkpoint) -> list[Group]:
         if group is not None and not _landed_nothing(earlier):
             found.append(group)
     return found
+
+
+def replaced_generations(checkpoint: Checkpoint) -> set[int]:
+    """The committed generations that this one takes the place of, one after the other."""
+    chain: set[int] = set()
+    header = checkpoint.header
+    while header.replaces is not None:
+        chain.add(header.replaces)
+        header = Checkpoint.at(checkpoint.store, checkpoint.key, header.replaces).header
+    return chain
 
 
 def _landed_nothing(checkpoint: Checkpoint) -> bool:

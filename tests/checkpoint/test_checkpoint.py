@@ -8,6 +8,7 @@ import msgspec
 import obstore
 import pytest
 from msgspec.structs import replace
+from support.appending import seal as seal_of
 from support.samples import AT, GROUP, HEADER, KEY, MANIFEST_JSON, SAMPLES
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
@@ -158,22 +159,22 @@ def test_a_seal_holds_the_totals_and_all_manifests(checkpoint):
     plan = plan_of("000000", "000001", "000002")
     for split, rows in (("000002", 5), ("000000", 10), ("000001", 0)):
         checkpoint.publish(staged(split, rows))
-    seal = checkpoint.seal(plan)
+    seal = seal_of(checkpoint, plan)
     assert (seal.splits, seal.rows, seal.bytes, seal.files) == (3, 15, 200, 2)
     assert seal.manifests == (MANIFEST_JSON, MANIFEST_JSON)
     assert checkpoint.sealed() == seal
-    assert checkpoint.seal(plan) == seal
+    assert seal_of(checkpoint, plan) == seal
 
 
 def test_a_seal_over_missing_splits_is_refused_and_nothing_is_sealed(checkpoint):
     checkpoint.publish(staged("000000"))
     with pytest.raises(NotSealedError, match="2 of 3 splits"):
-        checkpoint.seal(plan_of("000000", "000001", "000002"))
+        seal_of(checkpoint, plan_of("000000", "000001", "000002"))
     assert checkpoint.sealed() is None
 
 
 def test_nothing_to_write_is_sealed_with_zero_rows(checkpoint):
-    seal = checkpoint.seal(plan_of())
+    seal = seal_of(checkpoint, plan_of())
     assert (seal.splits, seal.rows, seal.manifests) == (0, 0, ())
 
 
@@ -181,14 +182,14 @@ def test_nothing_to_write_is_sealed_with_zero_rows(checkpoint):
 def test_a_staged_record_that_contradicts_itself_is_not_sealed(store, checkpoint, wrong):
     store.create(checkpoint.paths.staged("000000"), replace(staged("000000"), **wrong))
     with pytest.raises((RowCountError, CorruptObjectError), match="000000"):
-        checkpoint.seal(plan_of("000000"))
+        seal_of(checkpoint, plan_of("000000"))
     assert checkpoint.sealed() is None
 
 
 def test_a_damaged_staged_record_is_named_when_sealing(store, checkpoint):
     obstore.put(store.location.open(), checkpoint.paths.staged("000000"), b"{}")
     with pytest.raises(CorruptObjectError, match=r"staged/000000\.json"):
-        checkpoint.seal(plan_of("000000"))
+        seal_of(checkpoint, plan_of("000000"))
 
 
 # -- committing and discarding --------------------------------------------------------------------------------------------
@@ -228,7 +229,7 @@ def test_the_state_follows_from_what_exists(checkpoint):
     states.append(checkpoint.state())
     checkpoint.publish(staged("000000"))
     states.append(checkpoint.state())
-    checkpoint.seal(plan_of("000000"))
+    seal_of(checkpoint, plan_of("000000"))
     states.append(checkpoint.state())
     checkpoint.bind(GROUP)
     states.append(checkpoint.state())
@@ -239,13 +240,13 @@ def test_the_state_follows_from_what_exists(checkpoint):
 
 def test_a_discarded_generation_is_discarded_whatever_was_reached(checkpoint):
     checkpoint.pin(plan_of())
-    checkpoint.seal(plan_of())
+    seal_of(checkpoint, plan_of())
     checkpoint.discard("restart")
     assert checkpoint.state() is State.DISCARDED
 
 
 def test_the_state_of_one_generation_says_nothing_of_another(store, checkpoint):
-    checkpoint.seal(plan_of())
+    seal_of(checkpoint, plan_of())
     assert Checkpoint.create(store, replace(HEADER, generation=2)).state() is State.PLANNED
 
 

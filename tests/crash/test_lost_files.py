@@ -11,7 +11,7 @@ from crash.scenarios import UNPARTITIONED, UPSERT
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.tables.sealed import SealedCheckpoint
+from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 
 pytestmark = pytest.mark.crash
 
@@ -24,7 +24,7 @@ def latest(world):
 
 def lose(world, name):
     """Delete a data file that a commit of the newest seal needs, in whose name this is."""
-    needed = world.target().needed_to_commit(SealedCheckpoint(latest(world)))
+    needed = world.target().needed_to_commit(SealedWrite(latest(world)))
     paths = [Path(file.path.removeprefix("file://")) for file in needed]
     next(path for path in paths if name in path.name and path.suffix == ".parquet").unlink()
 

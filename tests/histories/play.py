@@ -292,7 +292,7 @@ class Play:
         assert conditions.rows_fit(one), f"{write.key} is sealed with rows that its mode does not take"
         if not write.provisional:
             assert seal.rows == one.rows.total()
-        if seal.round == len(running.attempt._plans):
+        if seal.round == len(running.attempt._write._plans or ()):
             one.complete_on = running.head
 
     def stage(self, write: Write, **how: Any) -> Running | None:

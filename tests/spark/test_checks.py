@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_ckpt_provider.tables.protocol import Sealed
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 
 pytestmark = pytest.mark.spark
 
@@ -85,11 +85,11 @@ def no_spark() -> SparkSession:
     raise AssertionError("Spark was started")
 
 
-def about_to_land(attempts, target) -> list[Sealed]:
+def about_to_land(attempts, target) -> list[SealedWrite]:
     """What the commit of these attempts shows an audit. Nothing lands."""
-    shown: list[Sealed] = []
+    shown: list[SealedWrite] = []
 
-    def stop(sealed: Sequence[Sealed]) -> None:
+    def stop(sealed: Sequence[SealedWrite]) -> None:
         shown.extend(sealed)
         raise CheckFailedError("a test")
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
+from support.appending import seal
 from support.frames import orders, prepare, retry_of, unfolded
 from support.stages import Gate
 from support.world import World
@@ -168,7 +169,7 @@ def test_ids_of_several_columns_with_nulls_and_times_in_another_zone(spark, tmp_
     found = world.table().scan().to_arrow().sort_by("seen")
     assert found.to_pylist() == lines.cast(found.schema).to_pylist()
     # Both rows of one id are in one file.
-    assert len(stage.attempt.checkpoint.seal(stage.plan).manifests) <= 5
+    assert len(seal(stage.attempt.checkpoint, stage.plan).manifests) <= 5
 
 
 # -- where a row goes -------------------------------------------------------------------------------------------------

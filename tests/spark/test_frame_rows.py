@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
+from support.appending import seal
 from support.frames import orders, prepare, retry_of, unfolded
 from support.standalone import wait_until
 from support.world import World, rows
@@ -140,8 +141,8 @@ def test_what_a_slow_attempt_publishes_after_the_next_round_was_opened_is_ignore
     world.commit(retry.attempt)
     assert world.ids() == list(range(400))
     # The slow attempt comes to its end, too, and finds the seal of the newer round.
-    seal = slow.attempt.checkpoint.seal(slow.plan, number=slow.number)
-    assert seal == retry.attempt.checkpoint.sealed()
+    sealed = seal(slow.attempt.checkpoint, slow.plan, slow.number)
+    assert sealed == retry.attempt.checkpoint.sealed()
 
 
 def test_the_older_of_two_whole_rounds_may_win_the_seal(spark, world, tmp_path):
@@ -151,8 +152,8 @@ def test_the_older_of_two_whole_rounds_may_win_the_seal(spark, world, tmp_path):
     switch.off()
     retry.run_only()
     go_on(spark, slow, source_of(world))
-    slow.attempt.checkpoint.seal(slow.plan, number=slow.number)
-    retry.attempt.checkpoint.seal(retry.plan, number=retry.number)
+    seal(slow.attempt.checkpoint, slow.plan, slow.number)
+    seal(retry.attempt.checkpoint, retry.plan, retry.number)
     world.commit(retry.attempt)
     assert world.ids() == list(range(400))
 

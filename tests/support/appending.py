@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import Group, Member, Plan, Seal, Staged
-from airflow_ckpt_provider.checkpoint.layout import OwnNames
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
+from airflow_ckpt_provider.checkpoint.documents import Group, Member, Plan, Split, Staged
+from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
+from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from support.samples import HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pyarrow as pa
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
-    from airflow_ckpt_provider.checkpoint.documents import Header
-    from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+    from airflow_ckpt_provider.checkpoint.documents import Header, Seal
+    from airflow_ckpt_provider.tables.protocol import Table as Target
     from airflow_ckpt_provider.tables.protocol import Written
     from support.world import World
 
@@ -32,7 +31,7 @@ _numbers = itertools.count()
 def write(world: World, *splits: pa.Table, name: str = "shop.orders", rows_per_batch: int | None = None) -> list[Written]:
     """Write each of ``splits``; nothing is committed."""
     target = world.target(name)
-    writer = target.writer(header_of(target), [], lambda _: [])
+    writer = target.writer(unstaged(header_of(target)))
     return [writer.write(split.to_batches(rows_per_batch), f"ckpt-{next(_numbers):06d}") for split in splits]
 
 
@@ -51,40 +50,35 @@ def commit(world: World, written: list[Written], name: str = "shop.orders") -> T
     return world.table(name)
 
 
-class SealedSplits(NamedTuple):
-    """Written splits as a sealed checkpoint."""
-
-    header: Header
-    seal: Seal
-    plan: Plan
-    staged: Sequence[Staged]
-    replaced: SealedSplits | None = None
-    names: OwnNames = OwnNames("", 1, frozenset())
+def unstaged(header: Header) -> StagedWrite:
+    """A write of which nothing is planned yet, in a store of its own."""
+    return StagedWrite(Checkpoint.create(CheckpointStore.at(f"memory://tests-{next(_numbers)}"), header))
 
 
-def sealed_of(target: IcebergTarget, written: list[Written]) -> SealedSplits:
-    """Written splits as a sealed checkpoint."""
-    seal = Seal(
-        sealed_at=now(),
-        splits=len(written),
-        rows=sum(one.rows for one in written),
-        bytes=sum(one.bytes for one in written),
-        files=sum(len(one.files) for one in written),
-        manifests=tuple(one.manifest for one in written if one.manifest),
-    )
-    staged = [
-        Staged(
-            split=f"{n}",
-            writer="a.0",
-            published_at=now(),
-            rows=one.rows,
-            bytes=one.bytes,
-            files=one.files,
-            manifest=one.manifest,
+def sealed_of(target: Target, written: list[Written], mode: str = "append") -> SealedWrite:
+    """Written splits as a sealed write, in a store of its own."""
+    checkpoint = unstaged(msgspec.structs.replace(header_of(target), mode=mode)).checkpoint
+    checkpoint.pin(Plan(created_at=now(), inputs={}, splits=tuple(Split(id=f"{n}", bytes=0, read={}) for n in range(len(written)))))
+    for n, one in enumerate(written):
+        checkpoint.publish(
+            Staged(
+                split=f"{n}",
+                writer="a.0",
+                published_at=now(),
+                rows=one.rows,
+                bytes=one.bytes,
+                files=one.files,
+                manifest=one.manifest,
+            )
         )
-        for n, one in enumerate(written)
-    ]
-    return SealedSplits(header_of(target), seal, Plan(created_at=now(), inputs={}, splits=()), staged)
+    checkpoint.seal(checkpoint.staged([f"{n}" for n in range(len(written))]))
+    return SealedWrite(checkpoint)
+
+
+def seal(checkpoint: Checkpoint, plan: Plan, number: int = 1) -> Seal:
+    """Seal what is staged of a plan."""
+    checkpoint.require_complete(plan)
+    return checkpoint.seal(checkpoint.staged([split.id for split in plan.splits]), number=number)
 
 
 def append(world: World, *splits: pa.Table, name: str = "shop.orders", rows_per_batch: int | None = None) -> Table:
@@ -92,7 +86,7 @@ def append(world: World, *splits: pa.Table, name: str = "shop.orders", rows_per_
     return commit(world, write(world, *splits, name=name, rows_per_batch=rows_per_batch), name)
 
 
-def header_of(target: IcebergTarget) -> Header:
+def header_of(target: Target) -> Header:
     """Header of a write that appends to the table as it is now."""
     return msgspec.structs.replace(HEADER, table=target.binding())
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.spark.frame.run import FrameRun
 from airflow_ckpt_provider.spark.session import quiet
+from support.appending import seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +38,7 @@ class FrameStage(NamedTuple):
     def stage(self) -> list[FrameProgress]:
         """Run and seal; the reports."""
         reports = self.run_only()
-        self.attempt.checkpoint.seal(self.plan, number=self.number)
+        seal(self.attempt.checkpoint, self.plan, self.number)
         return reports
 
 

@@ -14,7 +14,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
-from support.appending import append, arrow_schema, commit, header_of, sealed_of, write
+from support.appending import append, arrow_schema, commit, header_of, sealed_of, unstaged, write
 from support.samples import MANIFEST
 from support.world import SCHEMA, World, rows
 
@@ -153,7 +153,7 @@ def test_a_table_that_was_dropped_and_created_anew_is_another_table(world):
     world.catalog.drop_table("shop.orders")
     world.create_table()
     with pytest.raises(TableMissingError, match=r"shop\.orders was dropped and created anew"):
-        world.target().writer(old, [], lambda _: [])
+        world.target().writer(unstaged(old))
 
 
 def test_all_attempts_write_with_the_schema_and_spec_that_were_bound(world):
@@ -163,7 +163,7 @@ def test_all_attempts_write_with_the_schema_and_spec_that_were_bound(world):
         update.add_column("added", StringType())
     with world.table().update_spec() as update:
         update.add_identity("kind")
-    writer = world.target().writer(bound, [], lambda _: [])
+    writer = world.target().writer(unstaged(bound))
     assert writer.schema.names == ["id", "value", "kind", "at"]
     written = writer.write(rows(0, 10).to_batches(), "ckpt-x")
     commit(world, [written])

@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from lance.fragment import write_fragments
-from support.appending import sealed_of
+from support.appending import sealed_of, unstaged
 from support.lance_types import PACK, PACKED, TYPES, VECTOR
 from support.samples import HEADER
 from support.standalone import wait_until
@@ -58,7 +58,7 @@ def write(uri, *splits, rows_per_batch=None):
     """Write each of ``splits``; nothing is committed."""
     target = LanceTarget(uri)
     header = msgspec.structs.replace(HEADER, table=target.binding())
-    writer = target.writer(header, [], lambda _: [])
+    writer = target.writer(unstaged(header))
     return [writer.write(split.to_batches(rows_per_batch), f"ckpt-{next(_numbers):06d}") for split in splits]
 
 
@@ -74,8 +74,7 @@ def commit(uri, written, mode="append"):
         bound_at=now(),
         horizon=horizon,
     )
-    sealed = sealed_of(target, written)
-    target.commit(group, [sealed._replace(header=msgspec.structs.replace(sealed.header, mode=mode))], lambda _base: None)
+    target.commit(group, [sealed_of(target, written, mode)], lambda _base: None)
     return lance.dataset(uri)
 
 
@@ -383,7 +382,7 @@ def test_a_write_that_fails_half_way_leaves_no_file(uri, monkeypatch, file_rows)
     lance.write_dataset(numbered(1), uri)
     theirs = names_below_data(uri)
     target = LanceTarget(uri)
-    writer = target.writer(msgspec.structs.replace(HEADER, table=target.binding()), [], lambda _: [])
+    writer = target.writer(unstaged(msgspec.structs.replace(HEADER, table=target.binding())))
 
     def breaks():
         yield from numbered(550).to_batches(50)
@@ -404,7 +403,7 @@ def test_of_a_write_that_fails_before_there_is_a_dataset_what_failed_is_told(uri
         raise ValueError("no luck today")
 
     with pytest.raises(ValueError, match="no luck today"):
-        target.writer(header, [], lambda _: []).write(breaks(), "ckpt-broken")
+        target.writer(unstaged(header)).write(breaks(), "ckpt-broken")
     assert names_below_data(uri) == []
 
 
@@ -413,13 +412,14 @@ def test_a_split_that_lost_the_race_is_removed_and_nothing_else(uri):
     theirs = names_below_data(uri)
     kept, lost = write(uri, numbered(10), numbered(10))
     target = LanceTarget(uri)
-    target.writer(msgspec.structs.replace(HEADER, table=target.binding()), [], lambda _: []).remove(lost)
+    target.writer(unstaged(msgspec.structs.replace(HEADER, table=target.binding()))).remove(lost)
     assert names_below_data(uri) == sorted([*theirs, *(file.path.rpartition("/")[2] for file in kept.files)])
 
 
 PROGRAM = """
 import sys, time
 import msgspec, pyarrow as pa
+from support.appending import unstaged
 from support.samples import HEADER
 from airflow_ckpt_provider.tables.fit import Conform
 from airflow_ckpt_provider.tables.lance import writer as writing
@@ -427,7 +427,7 @@ from airflow_ckpt_provider.tables.lance.table import LanceTarget
 
 _, uri, columns, batches, stem, hangs = sys.argv
 target = LanceTarget(uri)
-writer = target.writer(msgspec.structs.replace(HEADER, table=target.binding()), [], lambda _: [])
+writer = target.writer(unstaged(msgspec.structs.replace(HEADER, table=target.binding())))
 
 
 def rows():

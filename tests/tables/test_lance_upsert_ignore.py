@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.lance_upserting import SCHEMA, Place, people
 
+from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 from airflow_ckpt_provider.exceptions import DuplicateKeyError, InvalidInputError, StagedFileMissingError, TableMovedError
 from airflow_ckpt_provider.tables import presence
 from airflow_ckpt_provider.tables.keys import portions
@@ -16,7 +17,6 @@ from airflow_ckpt_provider.tables.lance import scan, writer
 from airflow_ckpt_provider.tables.lance.table import LanceTarget
 from airflow_ckpt_provider.tables.lance.upsert import sidecar
 from airflow_ckpt_provider.tables.lance.upsert.source import KEPT
-from airflow_ckpt_provider.tables.sealed import SealedCheckpoint
 
 INSERT_ONLY = {"when_matched": "ignore"}
 UPDATE_ONLY = {"when_not_matched": "ignore"}
@@ -72,7 +72,7 @@ def test_a_staged_file_lands_as_it_is_or_without_some_rows_or_not_at_all(place, 
     assert sealed(attempt).rows == 3
     assert len(place.rows()) == (9 if when == INSERT_ONLY else 6)
     # The seal has what lands and nothing else, so that checks see the rows that a commit would add.
-    one = SealedCheckpoint(attempt.checkpoint)
+    one = SealedWrite(attempt.checkpoint)
     assert {file.name for file in LanceTarget(place.uri).staged_files([one])} == set(landed)
 
 
@@ -209,7 +209,7 @@ def test_a_split_that_lost_the_race_removes_what_it_wrote_and_nothing_of_the_sou
     files = [people([0, 50], "half"), people([1, 2] if when == UPDATE_ONLY else [60, 61], "whole")]
     attempt = place.attempt("first", files, when=when)
     assert place.stage_losing(attempt) == 4
-    presence.Presence([SealedCheckpoint(attempt.checkpoint)], LanceTarget(place.uri)).require()
+    presence.Presence([SealedWrite(attempt.checkpoint)], LanceTarget(place.uri)).require()
     place.commit(attempt)
     new = {0: "half", 50: "half"} | dict.fromkeys([1, 2] if when == UPDATE_ONLY else [60, 61], "whole")
     assert place.notes() == after(dict.fromkeys(range(5), "old"), new, when)
@@ -219,7 +219,7 @@ def test_a_split_that_lost_the_race_removes_what_it_wrote_and_nothing_of_the_sou
 def test_a_staged_file_that_is_gone_is_noticed_if_it_was_to_land(place, when):
     place.begin(people(range(5), "old"))
     attempt = place.stage("first", [people([1, 2], "new"), people([10, 11], "new")], when=when)
-    there, landing = place.world.root / "people.lance" / "data", SealedCheckpoint(attempt.checkpoint)
+    there, landing = place.world.root / "people.lance" / "data", SealedWrite(attempt.checkpoint)
     (lands,) = LanceTarget(place.uri).staged_files([landing])
     (left_out,) = {path.name for path in there.glob("*-source-*")} - {lands.name}
     (there / left_out).unlink()

@@ -15,6 +15,7 @@ from lance.optimize import Compaction
 from support.lance_upserting import Place, people
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
+from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
 from airflow_ckpt_provider.exceptions import RowCountError, StagedFileMissingError, TableMovedError
 from airflow_ckpt_provider.tables import presence
 from airflow_ckpt_provider.tables.keys import portions
@@ -25,7 +26,6 @@ from airflow_ckpt_provider.tables.lance.operations import carrying
 from airflow_ckpt_provider.tables.lance.table import LanceTarget
 from airflow_ckpt_provider.tables.lance.upsert import filtering, mode
 from airflow_ckpt_provider.tables.lance.upsert.source import KEPT
-from airflow_ckpt_provider.tables.sealed import SealedCheckpoint
 from airflow_ckpt_provider.write import groups
 
 INSERT_ONLY = {"when_matched": "ignore"}
@@ -501,7 +501,7 @@ def test_a_split_that_lost_the_race_removes_what_it_wrote_and_nothing_of_the_sou
     before = rows_of(place.dataset())
     attempt = place.attempt("first", [people([0, 50], "half"), people([1, 2], "whole"), people([60], "whole")])
     assert place.stage_losing(attempt) == 1 + 1 + 2 * 3
-    presence.Presence([SealedCheckpoint(attempt.checkpoint)], LanceTarget(place.uri)).require()
+    presence.Presence([SealedWrite(attempt.checkpoint)], LanceTarget(place.uri)).require()
     place.commit(attempt)
     assert_kept(place, before, {0, 1, 2}, {50, 60})
 
@@ -521,7 +521,7 @@ def test_a_clean_up_leaves_what_is_needed_to_replace_it_and_no_row_ids(place):
     place.commit(attempt)
     checkpoint = attempt.checkpoint
     target = LanceTarget(place.uri)
-    files = target.leftovers(checkpoint.header, checkpoint.own_names(), SealedCheckpoint(checkpoint))
+    files = target.leftovers(StagedWrite(checkpoint), SealedWrite(checkpoint))
     assert all(isinstance(file, StagedFile) for file in files)
     target.remove(checkpoint.header, files)
     beside = (place.world.root / "people.lance" / "_checkpoints").iterdir()

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
     from airflow_ckpt_provider.spark.checks.frame import StagedFrame
-    from airflow_ckpt_provider.tables.protocol import Sealed, StagedScan, Table
+    from airflow_ckpt_provider.tables.protocol import StagedScan, Table
 
 
 class StagedRows:
@@ -24,7 +25,7 @@ class StagedRows:
     :ivar rows: number of rows.
     """
 
-    def __init__(self, table: Table, sealed: Sequence[Sealed], frame: StagedFrame) -> None:
+    def __init__(self, table: Table, sealed: Sequence[SealedWrite], frame: StagedFrame) -> None:
         self.table = table.identifier
         self.keys = tuple(one.header.key for one in sealed)
         self.rows = sum(one.seal.rows for one in sealed)

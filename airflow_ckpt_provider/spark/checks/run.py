@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
     from airflow_ckpt_provider.spark.checks.check import Check
-    from airflow_ckpt_provider.tables.protocol import Sealed, Table
+    from airflow_ckpt_provider.tables.protocol import Table
 
 #: Keys that a message shows.
 _KEYS = 5
@@ -60,7 +61,7 @@ class CheckRun:
     """
 
     def __init__(
-        self, checks: Sequence[Check], table: Table, sealed: Sequence[Sealed], open_session: Callable[[], SparkSession]
+        self, checks: Sequence[Check], table: Table, sealed: Sequence[SealedWrite], open_session: Callable[[], SparkSession]
     ) -> None:
         self._checks = checks
         self._table = table

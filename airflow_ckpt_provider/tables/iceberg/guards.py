@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from airflow_ckpt_provider.checkpoint.documents import Header, Split
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
     from airflow_ckpt_provider.tables.iceberg.cover import Removal
-    from airflow_ckpt_provider.tables.protocol import Sealed
 
 
 def require_whole(table: Table, header: Header, paths: frozenset[str]) -> None:
@@ -100,7 +100,7 @@ def require_same_schema(table: Table, header: Header) -> None:
         )
 
 
-def require_unread(table: Table, sealed: Sequence[Sealed], removals: Sequence[Removal]) -> None:
+def require_unread(table: Table, sealed: Sequence[SealedWrite], removals: Sequence[Removal]) -> None:
     """Refuse to replace rows that were computed from the same table, if that changed where it is replaced since it was read.
 
     Rows that are read from elsewhere replace what is there at the commit. These are made of what was there when they were read:

@@ -32,7 +32,6 @@ from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
 from airflow_ckpt_provider.tables.iceberg.removal import classify
 from airflow_ckpt_provider.tables.iceberg.where import KeepingWriter, RowFilter
 from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter
-from airflow_ckpt_provider.tables.sealed import own_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,11 +39,12 @@ if TYPE_CHECKING:
 
     from pyiceberg.table import Table
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject, Plan
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
     from airflow_ckpt_provider.scan.iceberg import ScanFile
     from airflow_ckpt_provider.tables.iceberg.cover import Key, Removal
     from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts
-    from airflow_ckpt_provider.tables.protocol import Sealed, StagedOf, Writer
+    from airflow_ckpt_provider.tables.protocol import Writer
 
 
 class Append:
@@ -77,42 +77,33 @@ class Append:
     def validate(self, table: Table | None) -> None:
         """Refuse parameters that cannot work on this table (None: it does not exist yet)."""
 
-    def following(
-        self, table: Table, header: Header, head: int | None, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
-    ) -> Plan | None:
-        """The plan of the next round on the table as it is now; None if there is none."""
-        del table, header, head, plans, staged, replaced
-        return None
+    def plan(self, table: Table, write: StagedWrite) -> Plan:
+        """What the write consists of on the table as it is now; its last plan if that has all of it."""
+        del table
+        return write.plan
 
-    def stands(
-        self, table: Table, header: Header, head: int | None, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
-    ) -> bool:
-        """Whether the mode's own splits of the last plan are those of the table as it is now."""
-        del table, header, head, plans, staged, replaced
-        return True
-
-    def staged_anew(self, plans: Sequence[Plan], lost: AbstractSet[str]) -> Plan:
+    def staged_anew(self, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which these splits are staged once more. None of the others was computed from them."""
-        return staged_anew(plans[-1], lost, len(plans) + 1)
+        return staged_anew(write.plan, lost, len(write.plans) + 1)
 
-    def writer(self, facts: WriterFacts, table: Table, plans: Sequence[Plan], staged: StagedOf) -> Writer:
+    def writer(self, facts: WriterFacts, table: Table, write: StagedWrite) -> Writer:
         """What executors write the last round with."""
-        del table, plans, staged
+        del table, write
         return IcebergWriter(facts)
 
-    def require_replaceable(self, table: Table, landed: Sealed) -> None:
+    def require_replaceable(self, table: Table, landed: SealedWrite) -> None:
         """Check that a replacement of what has landed could be committed now; see ``Table.require_replaceable``."""
-        files = frozenset(own_files(landed))
+        files = frozenset(landed.own_files)
         require_there(table, landed.header, files)
         if files and not self.matches_rows:
             require_whole(table, landed.header, files)
 
-    def removals(self, table: Table, sealed: Sequence[Sealed]) -> list[Removal]:
+    def removals(self, table: Table, sealed: Sequence[SealedWrite]) -> list[Removal]:
         """What the commit removes from this base.
 
         :raises TableMovedError: if staged files were computed from what the table does not hold any more.
         """
-        replaced = frozenset(path for one in sealed for path in own_files(one.replaced))
+        replaced = frozenset(path for one in sealed for path in one.replaced_files)
         if not replaced:
             return []
         if not self.matches_rows:
@@ -126,7 +117,7 @@ class Overwrite(Append):
     additive = False
     replaces = True
 
-    def removals(self, table: Table, sealed: Sequence[Sealed]) -> list[Removal]:
+    def removals(self, table: Table, sealed: Sequence[SealedWrite]) -> list[Removal]:
         """Everything: also what others added while the rows were staged."""
         return super().removals(table, sealed) if _again(sealed) else [Everything()]
 
@@ -144,7 +135,7 @@ class OverwritePartitions(Append):
                 "mode='overwrite', with overwrite_filter to replace a part of it."
             )
 
-    def removals(self, table: Table, sealed: Sequence[Sealed]) -> list[Removal]:
+    def removals(self, table: Table, sealed: Sequence[SealedWrite]) -> list[Removal]:
         """Live files of the partitions that the staged manifests hold.
 
         :raises InvalidInputError: if the table has files of another partition spec: rows of these partitions may be in them.
@@ -174,31 +165,22 @@ class OverwriteWhere(Append):
         if table is not None:
             self._filter.bound(table.schema())
 
-    def following(
-        self, table: Table, header: Header, head: int | None, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
-    ) -> Plan | None:
+    def plan(self, table: Table, write: StagedWrite) -> Plan:
         """The source's splits, and one for each file at the filter's boundary."""
-        del staged, replaced
+        header, plan = write.header, write.plan
         if header.replaces is not None:
-            return None
+            return plan
         require_same_schema(table, header)
-        boundary = as_named(self._boundary(table, head).values(), plans[-1])
-        if boundary == _table_splits(plans[-1]):
-            return None
-        return with_table_splits(plans[-1], boundary.values(), head)
+        head = head_id(table, header.table.branch)
+        boundary = as_named(self._boundary(table, head).values(), plan)
+        return plan if boundary == _table_splits(plan) else with_table_splits(plan, boundary.values(), head)
 
-    def stands(
-        self, table: Table, header: Header, head: int | None, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
-    ) -> bool:
-        """Whether the files at the boundary are those that are to be rewritten."""
-        return self.following(table, header, head, plans, staged, replaced) is None
-
-    def writer(self, facts: WriterFacts, table: Table, plans: Sequence[Plan], staged: StagedOf) -> Writer:
+    def writer(self, facts: WriterFacts, table: Table, write: StagedWrite) -> Writer:
         """A writer that also rewrites boundary files."""
-        del plans, staged
+        del write
         return KeepingWriter(facts, self._filter, IcebergScan(table, facts.schema.schema_id))
 
-    def removals(self, table: Table, sealed: Sequence[Sealed]) -> list[Removal]:
+    def removals(self, table: Table, sealed: Sequence[SealedWrite]) -> list[Removal]:
         """Files of which all rows match, and the rewritten ones."""
         if _again(sealed):
             return super().removals(table, sealed)
@@ -224,7 +206,7 @@ class OverwriteWhere(Append):
         return {split.id: split for split in (table_split("keep", file) for file in files)}
 
 
-def _again(sealed: Sequence[Sealed]) -> bool:
+def _again(sealed: Sequence[SealedWrite]) -> bool:
     """Whether all of these take the place of committed generations: what those removed, and others added since, is not theirs."""
     return all(one.header.replaces is not None for one in sealed)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Staged
     from airflow_ckpt_provider.checkpoint.layout import OwnNames
-    from airflow_ckpt_provider.tables.protocol import Sealed
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 
 #: What is looked at in an entry.
 _LOOKED_AT = frozenset({"content", "file_path"})
@@ -41,7 +41,7 @@ def require_own_records(
     require_own([*_in_plans(plans), *_in_records(staged)], folders_of(metadata), names, header)
 
 
-def require_own_files(metadata: TableMetadata, one: Sealed) -> None:
+def require_own_files(metadata: TableMetadata, one: SealedWrite) -> None:
     """Refuse a sealed checkpoint that names files of others.
 
     :raises CorruptObjectError: naming one.
@@ -61,7 +61,7 @@ def require_own_files(metadata: TableMetadata, one: Sealed) -> None:
             )
 
 
-def require_listed(metadata: TableMetadata, io: FileIO, one: Sealed) -> None:
+def require_listed(metadata: TableMetadata, io: FileIO, one: SealedWrite) -> None:
     """Refuse to land a sealed checkpoint whose manifests do not list exactly the files that its splits have staged.
 
     :raises CorruptObjectError: naming one.

@@ -32,7 +32,6 @@ from airflow_ckpt_provider.tables.iceberg.evolution import (
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
 from airflow_ckpt_provider.tables.iceberg.guards import require_unread
 from airflow_ckpt_provider.tables.iceberg.history import MAIN
-from airflow_ckpt_provider.tables.iceberg.landing import head_id
 from airflow_ckpt_provider.tables.iceberg.leftovers import name_of, referenced, written_by
 from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
 from airflow_ckpt_provider.tables.iceberg.marks import mark_of
@@ -45,7 +44,6 @@ from airflow_ckpt_provider.tables.marks import marks_of, moves_mark, require_mar
 from airflow_ckpt_provider.tables.missing import lacking
 from airflow_ckpt_provider.tables.presence import gone_of
 from airflow_ckpt_provider.tables.protocol import Base
-from airflow_ckpt_provider.tables.sealed import own_files
 from airflow_ckpt_provider.tables.summary import identity_of, key_trace
 from airflow_ckpt_provider.tables.together import adds_only, require_together
 
@@ -57,9 +55,9 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan, Staged, TableBinding
-    from airflow_ckpt_provider.checkpoint.layout import OwnNames
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
     from airflow_ckpt_provider.tables.iceberg.cover import Removal
-    from airflow_ckpt_provider.tables.protocol import Landed, Sealed, StagedOf, Writer
+    from airflow_ckpt_provider.tables.protocol import Landed, Writer
     from airflow_ckpt_provider.tables.summary import Trace
 
 
@@ -85,7 +83,7 @@ class IcebergTarget(NamedTable):
         """Let the table's schema grow so that ``rows`` fit; see ``Table.evolve``."""
         return evolve(self.load, self.identifier, rows)
 
-    def require_replaceable(self, landed: Sealed) -> None:
+    def require_replaceable(self, landed: SealedWrite) -> None:
         """Check that what has landed is there as it was; see ``Table.require_replaceable``."""
         try:
             mode_of(landed.header.mode, landed.header.parameters).require_replaceable(self.load_bound(landed.header.table), landed)
@@ -128,27 +126,20 @@ class IcebergTarget(NamedTable):
         """Whether staged files depend on files of the table."""
         return mode_of(header.mode, header.parameters).provisional
 
-    def first(self, header: Header, plan: Plan, made: Callable[[], pa.Schema], replaced: Sealed | None) -> Plan:
+    def first(self, write: StagedWrite, plan: Plan, made: Callable[[], pa.Schema]) -> Plan:
         """The source's plan: the table pins everything in the header."""
-        del header, made, replaced
+        del write, made
         return plan
 
-    def following(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None) -> Plan | None:
-        """The plan of the next round; see ``Table.following``."""
+    def plan(self, write: StagedWrite) -> Plan:
+        """What the write consists of now; see ``Table.plan``."""
+        header = write.header
         mode = mode_of(header.mode, header.parameters)
-        if not mode.provisional:
-            return None
-        table = self.load_bound(header.table)
-        return mode.following(table, header, head_id(table, header.table.branch), plans, staged, replaced)
+        return mode.plan(self.load_bound(header.table), write) if mode.provisional else write.plan
 
-    def stands(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None) -> bool:
-        """Whether the own splits of the last plan still have to be done; see ``Table.stands``."""
-        table = self.load_bound(header.table)
-        head = head_id(table, header.table.branch)
-        return mode_of(header.mode, header.parameters).stands(table, header, head, plans, staged, replaced)
-
-    def writer(self, header: Header, plans: Sequence[Plan], staged: StagedOf) -> Writer:
+    def writer(self, write: StagedWrite) -> Writer:
         """Writer with the schema and spec that the header pinned."""
+        header = write.header
         table = self.load_bound(header.table)
         metadata = table.metadata
         spec = metadata.specs().get(header.table.spec_id)
@@ -165,17 +156,20 @@ class IcebergTarget(NamedTable):
             dict(metadata.properties),
             {name: str(value) for name, value in table.io.properties.items() if value is not None},
         )
-        return mode_of(header.mode, header.parameters).writer(facts, table, plans, staged)
+        return mode_of(header.mode, header.parameters).writer(facts, table, write)
 
-    def gather(self, header: Header, manifests: Sequence[JsonObject], stem: Callable[[], str]) -> Sequence[JsonObject]:
-        """Merge tiny manifests; see ``Table.gather``."""
-        own = [StagedManifest.from_json(manifest) for manifest in manifests]
-        if not worth_merging(own):
+    def writes_manifests(self, manifests: Sequence[JsonObject]) -> bool:
+        """Whether there are so many tiny manifests that they are merged; see ``Table.writes_manifests``."""
+        return worth_merging([StagedManifest.from_json(manifest) for manifest in manifests])
+
+    def merged_manifests(self, write: StagedWrite, manifests: Sequence[JsonObject], stem: str) -> Sequence[JsonObject]:
+        """Merge tiny manifests; see ``Table.merged_manifests``."""
+        if not self.writes_manifests(manifests):
             return manifests
-        table = self.load_bound(header.table)
-        start = stem()
+        own = [StagedManifest.from_json(manifest) for manifest in manifests]
+        table = self.load_bound(write.header.table)
         places = table.location_provider()
-        merged = merge(table.io, own, lambda number: places.new_metadata_location(f"{start}-{number:05d}.avro"))
+        merged = merge(table.io, own, lambda number: places.new_metadata_location(f"{stem}-{number:05d}.avro"))
         return [manifest.to_json() for manifest in merged]
 
     def find(self, group: Group, headers: Sequence[Header]) -> Landed | None:
@@ -183,7 +177,7 @@ class IcebergTarget(NamedTable):
         binding = headers[0].table
         return find(self.load_bound(binding), Commit(group, binding.branch, identity_of(headers)))
 
-    def shows(self, landed: Sealed) -> bool:
+    def shows(self, landed: SealedWrite) -> bool:
         """Whether any file of a checkpoint is in the table now; see ``Table.shows``."""
         table, header = self.load_bound(landed.header.table), landed.header
         member = Member(key=header.key, generation=header.generation)
@@ -213,15 +207,15 @@ class IcebergTarget(NamedTable):
         """Whether commits of these would leave each other's rows where they are; see ``Table.adds_only``."""
         return adds_only(headers, mode_of)
 
-    def changes_nothing(self, sealed: Sequence[Sealed]) -> bool:
+    def changes_nothing(self, sealed: Sequence[SealedWrite]) -> bool:
         """Whether these add and remove nothing. A table is created even if it has no rows, and a mark is carried on."""
         first = sealed[0].header
         if first.table.creation is not None or mode_of(first.mode, first.parameters).replaces or moves_mark(sealed):
             return False
-        return not any(one.seal.rows or own_files(one.replaced) or any(record.replaces for record in one.staged) for one in sealed)
+        return not any(one.seal.rows or one.replaced_files or any(record.replaces for record in one.staged) for one in sealed)
 
     def commit(
-        self, group: Group, sealed: Sequence[Sealed], before_swap: Callable[[Table], None], base: Base | None = None
+        self, group: Group, sealed: Sequence[SealedWrite], before_swap: Callable[[Table], None], base: Base | None = None
     ) -> Landed:
         """Land all staged manifests of ``group`` in one snapshot, once.
 
@@ -254,19 +248,19 @@ class IcebergTarget(NamedTable):
             load = functools.partial(self.load_bound, header.table)
             return commit_once(self.catalog, load, self.identifier, commit, check, base.table if base else None)
         except TableMovedError as error:
-            again = [one.replaced.header for one in sealed if one.replaced is not None and own_files(one.replaced)]
+            again = [one.replaced.header for one in sealed if one.replaced is not None and one.replaced_files]
             if not again:
                 raise
             raise _not_replaceable(again[0], error) from error
 
-    def leftovers(self, header: Header, names: OwnNames, landed: Sealed | None) -> list[StagedFile]:
+    def leftovers(self, write: StagedWrite, landed: SealedWrite | None) -> list[StagedFile]:
         """Files of a generation that nothing refers to or needs; see ``Table.leftovers``."""
-        table = self.load_bound(header.table)
+        table = self.load_bound(write.header.table)
         kept: set[str] = set()
         if landed is not None:
             kept |= {name_of(file.path) for record in landed.staged for file in record.files}
             kept |= {name_of(StagedManifest.from_json(manifest).path) for manifest in landed.seal.manifests}
-        found = [file for file in written_by(table, names) if name_of(file.path) not in kept]
+        found = [file for file in written_by(table, write.names) if name_of(file.path) not in kept]
         live = referenced(table, {name_of(file.path) for file in found})
         return [file for file in found if name_of(file.path) not in live]
 
@@ -274,11 +268,11 @@ class IcebergTarget(NamedTable):
         """Delete leftovers; see ``Table.remove``."""
         delete_files(self.load_bound(header.table).io, [file.path for file in files])
 
-    def staged_files(self, sealed: Sequence[Sealed]) -> list[ScanFile]:
+    def staged_files(self, sealed: Sequence[SealedWrite]) -> list[ScanFile]:
         """The data files that a commit of these would add."""
         return [file for one in sealed for file in _scan_files(one)]
 
-    def staged_scan(self, sealed: Sequence[Sealed], columns: Sequence[str] | None = None) -> IcebergScan:
+    def staged_scan(self, sealed: Sequence[SealedWrite], columns: Sequence[str] | None = None) -> IcebergScan:
         """What reads those files; see ``Table.staged_scan``."""
         # Each may have pinned a schema of its own; the newest has the columns of all.
         binding = max((one.header.table for one in sealed), key=lambda binding: binding.schema_id)
@@ -293,14 +287,12 @@ class IcebergTarget(NamedTable):
         kept = [] if record.scratch is None else [msgspec.convert([record.scratch["path"], record.scratch["bytes"]], StagedFile)]
         return [*record.files, *listed, *kept]
 
-    def require_own_records(
-        self, header: Header, names: OwnNames, plans: Sequence[Plan], staged: Sequence[Staged], replaced: Sealed | None
-    ) -> None:
+    def require_own_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:
         """Refuse records that name files of others; see ``Table.require_own_records``."""
-        del replaced
-        require_own_records(self.load_bound(header.table).metadata, header, names, plans, staged)
+        header = write.header
+        require_own_records(self.load_bound(header.table).metadata, header, write.names, write.plans, records)
 
-    def require_own_files(self, sealed: Sequence[Sealed], base: Base | None = None) -> None:
+    def require_own_files(self, sealed: Sequence[SealedWrite], base: Base | None = None) -> None:
         """Refuse to land files of others; see ``Table.require_own_files``."""
         table = base.table if base else self.load_bound(sealed[0].header.table)
         for one in sealed:
@@ -309,17 +301,17 @@ class IcebergTarget(NamedTable):
                 again = one.replaced
                 require_own_records(table.metadata, again.header, again.names, [again.plan], again.staged)
 
-    def require_listed(self, sealed: Sequence[Sealed], base: Base | None = None) -> None:
+    def require_listed(self, sealed: Sequence[SealedWrite], base: Base | None = None) -> None:
         """Refuse manifests that list other files than were staged; see ``Table.require_listed``."""
         table = base.table if base else self.load_bound(sealed[0].header.table)
         for one in sealed:
             require_listed(table.metadata, table.io, one)
 
-    def staged_anew(self, header: Header, plans: Sequence[Plan], lost: AbstractSet[str]) -> Plan:
+    def staged_anew(self, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which these splits are staged once more; see ``Table.staged_anew``."""
-        return mode_of(header.mode, header.parameters).staged_anew(plans, lost)
+        return mode_of(write.header.mode, write.header.parameters).staged_anew(write, lost)
 
-    def needed_to_commit(self, one: Sealed) -> list[StagedFile]:
+    def needed_to_commit(self, one: SealedWrite) -> list[StagedFile]:
         """Data files, and the manifests that list them; see ``Table.needed_to_commit``."""
         manifests = [StagedManifest.from_json(manifest) for manifest in one.seal.manifests]
         listed = [StagedFile(manifest.path, manifest.length) for manifest in manifests]
@@ -339,7 +331,7 @@ def _not_replaceable(landed: Header, error: TableMovedError) -> TableMovedError:
     )
 
 
-def _scan_files(one: Sealed) -> Iterator[ScanFile]:
+def _scan_files(one: SealedWrite) -> Iterator[ScanFile]:
     for record in one.staged:
         for file in record.files:
             # The record counts the rows of all its files; the share of each only sizes the batches.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
     from airflow_ckpt_provider.checkpoint.documents import Group, JsonObject
-    from airflow_ckpt_provider.tables.protocol import Sealed
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ def _earlier_marks(dataset: LanceDataset, name: str) -> Iterator[tuple[int, str]
             yield version, text
 
 
-def note(dataset: LanceDataset, group: Group, sealed: Sequence[Sealed]) -> bool:
+def note(dataset: LanceDataset, group: Group, sealed: Sequence[SealedWrite]) -> bool:
     """Note the readings that have no mark yet, before their first commit, in a version of its own.
 
     :returns: whether there was anything to note, so that there is a newer version now.
@@ -118,7 +118,7 @@ def note(dataset: LanceDataset, group: Group, sealed: Sequence[Sealed]) -> bool:
     return bool(new)
 
 
-def with_marks(dataset: LanceDataset, sealed: Sequence[Sealed]) -> Any:  # noqa: ANN401 - a LanceSchema
+def with_marks(dataset: LanceDataset, sealed: Sequence[SealedWrite]) -> Any:  # noqa: ANN401 - a LanceSchema
     """The dataset's schema, with how far these have read in its metadata."""
     copy = in_memory(dataset.lance_schema)
     copy.update_schema_metadata({**marks_of(sealed)})

@@ -9,7 +9,6 @@ from airflow_ckpt_provider.exceptions import InvalidInputError, UnsupportedTable
 from airflow_ckpt_provider.tables.lance.operations import adding, overwriting, replaceable
 from airflow_ckpt_provider.tables.lance.schema import created_as, unwritable
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
-from airflow_ckpt_provider.tables.sealed import own_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,11 +18,12 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
     from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject, Plan
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
     from airflow_ckpt_provider.tables.lance.operations import Swap
     from airflow_ckpt_provider.tables.lance.writer import WriterFacts
-    from airflow_ckpt_provider.tables.protocol import Sealed, StagedOf, Writer
+    from airflow_ckpt_provider.tables.protocol import Writer
 
 
 class Append:
@@ -58,53 +58,44 @@ class Append:
                 f"The Lance dataset {dataset.uri} has columns that cannot be written from here:\n  " + "\n  ".join(lines)
             )
 
-    def first(self, dataset: LanceDataset, plan: Plan, made: Callable[[], pa.Schema], replaced: Sealed | None) -> Plan:
+    def first(self, dataset: LanceDataset, write: StagedWrite, plan: Plan, made: Callable[[], pa.Schema]) -> Plan:
         """The source's plan, with what the mode pins beside it; see ``Table.first``."""
-        del dataset, made, replaced
+        del dataset, write, made
         return plan
 
-    def following(
-        self, files: DatasetFiles, dataset: LanceDataset, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
-    ) -> Plan | None:
-        """The plan of the next round on the dataset as it is now, whose files these are; None if there is none.
+    def plan(self, files: DatasetFiles, dataset: LanceDataset, write: StagedWrite) -> Plan:
+        """What the write consists of on the dataset as it is now, whose files these are; its last plan if that has all of it.
 
         :raises TableMovedError: if what is to be replaced is not there any more.
         """
-        del files, dataset, plans, staged, replaced
-        return None
+        del files, dataset
+        return write.plan
 
-    def stands(
-        self, files: DatasetFiles, dataset: LanceDataset, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
-    ) -> bool:
-        """Whether the mode's own splits of the last plan are those of the dataset as it is now."""
-        del files, dataset, plans, staged, replaced
-        return True
-
-    def staged_anew(self, plans: Sequence[Plan], lost: AbstractSet[str]) -> Plan:
+    def staged_anew(self, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which these splits are staged once more. None of the others was computed from them."""
-        return staged_anew(plans[-1], lost, len(plans) + 1)
+        return staged_anew(write.plan, lost, len(write.plans) + 1)
 
-    def writer(self, facts: WriterFacts, plans: Sequence[Plan]) -> Writer:
+    def writer(self, facts: WriterFacts, write: StagedWrite) -> Writer:
         """What executors write the last round with."""
-        del plans
+        del write
         return LanceWriter(facts)
 
-    def require_replaceable(self, files: DatasetFiles, dataset: LanceDataset, landed: Sealed) -> None:
+    def require_replaceable(self, files: DatasetFiles, dataset: LanceDataset, landed: SealedWrite) -> None:
         """Check that a replacement of what has landed could be committed now; see ``Table.require_replaceable``."""
         del files
-        replaceable(dataset, names_of(own_files(landed)))
+        replaceable(dataset, names_of(landed.own_files))
 
-    def landed(self, one: Sealed) -> set[str]:
+    def landed(self, one: SealedWrite) -> set[str]:
         """URIs of the files that a committed checkpoint has landed, or that its replacement would need."""
         return {file.path for record in one.staged for file in record.files}
 
-    def staged_schema(self, pinned: pa.Schema, sealed: Sequence[Sealed]) -> pa.Schema:
+    def staged_schema(self, pinned: pa.Schema, sealed: Sequence[SealedWrite]) -> pa.Schema:
         """Columns of the rows that are staged, from those of the dataset."""
         del sealed
         return pinned
 
     def swap(
-        self, files: DatasetFiles, dataset: LanceDataset | None, sealed: Sequence[Sealed], staged: Sequence[StagedFragments]
+        self, files: DatasetFiles, dataset: LanceDataset | None, sealed: Sequence[SealedWrite], staged: Sequence[StagedFragments]
     ) -> Swap:
         """The operation on this version of the dataset, whose files these are.
 
@@ -112,7 +103,7 @@ class Append:
         """
         if dataset is None:
             return overwriting(_schema_to_be(sealed[0].header), staged)
-        return adding(dataset, staged, names_of([path for one in sealed for path in own_files(one.replaced)]))
+        return adding(dataset, staged, names_of([path for one in sealed for path in one.replaced_files]))
 
 
 class Create(Append):
@@ -129,7 +120,7 @@ class Overwrite(Append):
     replaces = True
 
     def swap(
-        self, files: DatasetFiles, dataset: LanceDataset | None, sealed: Sequence[Sealed], staged: Sequence[StagedFragments]
+        self, files: DatasetFiles, dataset: LanceDataset | None, sealed: Sequence[SealedWrite], staged: Sequence[StagedFragments]
     ) -> Swap:
         """Everything, also what others added while the rows were staged; of a committed generation that is replaced, its files."""
         if dataset is None or all(one.header.replaces is not None for one in sealed):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject, Plan, Staged
     from airflow_ckpt_provider.checkpoint.layout import OwnNames
-    from airflow_ckpt_provider.tables.protocol import Sealed
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 
 _DELETION_FILE = re.compile(r"[0-9]{1,20}-[0-9]{1,20}-([0-9]{1,20})\.arrow")
 
@@ -41,7 +41,7 @@ def require_own_records(
         own.require_plan(plan, earlier)
 
 
-def require_own_files(uri: str, one: Sealed) -> None:
+def require_own_files(uri: str, one: SealedWrite) -> None:
     """Refuse to land a sealed checkpoint that names files of others, or fragments that its splits have not staged.
 
     :raises CorruptObjectError: naming one.

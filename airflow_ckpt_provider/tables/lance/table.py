@@ -39,7 +39,6 @@ from airflow_ckpt_provider.tables.marks import marks_of, moves_mark, require_mar
 from airflow_ckpt_provider.tables.missing import lacking
 from airflow_ckpt_provider.tables.presence import Presence, gone_of
 from airflow_ckpt_provider.tables.protocol import Base
-from airflow_ckpt_provider.tables.sealed import own_files
 from airflow_ckpt_provider.tables.summary import identity_of, key_trace, trace_of
 from airflow_ckpt_provider.tables.together import adds_only, require_together
 
@@ -51,10 +50,10 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
     from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan, Staged, TableBinding
-    from airflow_ckpt_provider.checkpoint.layout import OwnNames
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
     from airflow_ckpt_provider.tables.lance.operations import Swap
-    from airflow_ckpt_provider.tables.protocol import Landed, Sealed, StagedOf, Writer
+    from airflow_ckpt_provider.tables.protocol import Landed, Writer
     from airflow_ckpt_provider.tables.summary import Trace
 
 _log = logging.getLogger(__name__)
@@ -83,7 +82,7 @@ class LanceTarget(NamedDataset):
         return evolve(self.load, self.identifier, rows)
 
     @looks_again
-    def require_replaceable(self, landed: Sealed) -> None:
+    def require_replaceable(self, landed: SealedWrite) -> None:
         """Check that what has landed is there as it was; see ``Table.require_replaceable``."""
         dataset = self.load_bound(landed.header.table)
         if dataset is not None:
@@ -122,37 +121,35 @@ class LanceTarget(NamedDataset):
         """Whether staged files depend on what the dataset holds."""
         return mode_of(header.mode, header.parameters).provisional
 
-    def first(self, header: Header, plan: Plan, made: Callable[[], pa.Schema], replaced: Sealed | None) -> Plan:
+    def first(self, write: StagedWrite, plan: Plan, made: Callable[[], pa.Schema]) -> Plan:
         """The source's plan, with what the mode pins beside it; see ``Table.first``."""
+        header = write.header
         dataset = self.load_bound(header.table)
-        return plan if dataset is None else mode_of(header.mode, header.parameters).first(dataset, plan, made, replaced)
+        return plan if dataset is None else mode_of(header.mode, header.parameters).first(dataset, write, plan, made)
 
     @looks_again
-    def following(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None) -> Plan | None:
-        """The plan of the next round; see ``Table.following``."""
+    def plan(self, write: StagedWrite) -> Plan:
+        """What the write consists of now; see ``Table.plan``."""
+        header = write.header
         mode = mode_of(header.mode, header.parameters)
-        if not mode.provisional:
-            return None
-        dataset = self.load_bound(header.table)
-        return None if dataset is None else mode.following(self.files, dataset, plans, staged, replaced)
+        dataset = self.load_bound(header.table) if mode.provisional else None
+        return write.plan if dataset is None else mode.plan(self.files, dataset, write)
 
     @looks_again
-    def stands(self, header: Header, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None) -> bool:
-        """Whether the own splits of the last plan still have to be done; see ``Table.stands``."""
-        dataset = self.load_bound(header.table)
-        mode = mode_of(header.mode, header.parameters)
-        return dataset is None or mode.stands(self.files, dataset, plans, staged, replaced)
-
-    @looks_again
-    def writer(self, header: Header, plans: Sequence[Plan], staged: StagedOf) -> Writer:
+    def writer(self, write: StagedWrite) -> Writer:
         """Writer with the columns that the header pinned."""
-        del staged
+        header = write.header
         mode = mode_of(header.mode, header.parameters)
-        return mode.writer(self._facts(header.table, pinned=mode.pins_columns), plans)
+        return mode.writer(self._facts(header.table, pinned=mode.pins_columns), write)
 
-    def gather(self, header: Header, manifests: Sequence[JsonObject], stem: Callable[[], str]) -> Sequence[JsonObject]:
+    def writes_manifests(self, manifests: Sequence[JsonObject]) -> bool:
+        """No: fragments are listed in the seal; see ``Table.writes_manifests``."""
+        del manifests
+        return False
+
+    def merged_manifests(self, write: StagedWrite, manifests: Sequence[JsonObject], stem: str) -> Sequence[JsonObject]:
         """One record of all fragments."""
-        del header, stem
+        del write, stem
         found: dict[tuple[tuple[int, ...], str], list[StagedFragment]] = {}
         for own in map(StagedFragments.from_json, manifests):
             found.setdefault((own.fields, own.storage_version), []).extend(own.fragments)
@@ -190,7 +187,7 @@ class LanceTarget(NamedDataset):
         return None if dataset is None else find(dataset, Search.of(group, identity_of(headers)))
 
     @looks_again
-    def shows(self, landed: Sealed) -> bool:
+    def shows(self, landed: SealedWrite) -> bool:
         """Whether any file of a checkpoint is in the dataset now; see ``Table.shows``."""
         dataset = self.load_bound(landed.header.table)
         staged = mode_of(landed.header.mode, landed.header.parameters).landed(landed)
@@ -232,17 +229,17 @@ class LanceTarget(NamedDataset):
         """Whether commits of these would leave each other's rows where they are; see ``Table.adds_only``."""
         return adds_only(headers, mode_of)
 
-    def changes_nothing(self, sealed: Sequence[Sealed]) -> bool:
+    def changes_nothing(self, sealed: Sequence[SealedWrite]) -> bool:
         """Whether these add and remove nothing. A dataset is created even if it has no rows."""
         first = sealed[0].header
         if first.table.creation is not None or mode_of(first.mode, first.parameters).replaces:
             return False
-        return not any(one.seal.rows or own_files(one.replaced) for one in sealed) and not moves_mark(sealed)
+        return not any(one.seal.rows or one.replaced_files for one in sealed) and not moves_mark(sealed)
 
     def commit(
         self,
         group: Group,
-        sealed: Sequence[Sealed],
+        sealed: Sequence[SealedWrite],
         before_swap: Callable[[LanceDataset | None], None],
         base: Base | None = None,
     ) -> Landed:
@@ -293,11 +290,12 @@ class LanceTarget(NamedDataset):
             )  # fmt: skip
 
     @looks_again
-    def leftovers(self, header: Header, names: OwnNames, landed: Sealed | None) -> list[StagedFile]:
+    def leftovers(self, write: StagedWrite, landed: SealedWrite | None) -> list[StagedFile]:
         """Files of a generation that nothing refers to or needs; see ``Table.leftovers``."""
+        header = write.header
         dataset = self.load_bound(header.table)
         kept = set() if landed is None else mode_of(header.mode, header.parameters).landed(landed)
-        found = {file.path: file for file in written_by(self.files, names) if file.path not in kept}
+        found = {file.path: file for file in written_by(self.files, write.names) if file.path not in kept}
         for live in referenced(self.files, dataset) if dataset is not None and found else ():
             found = {path: file for path, file in found.items() if path not in live}
         return list(found.values())
@@ -307,47 +305,46 @@ class LanceTarget(NamedDataset):
         del header
         delete(self.files, [file.path for file in files])
 
-    def staged_files(self, sealed: Sequence[Sealed]) -> list[DataFile]:
+    def staged_files(self, sealed: Sequence[SealedWrite]) -> list[DataFile]:
         """The data files that a commit of these would add."""
         staged = [StagedFragments.from_json(manifest) for one in sealed for manifest in one.seal.manifests]
         return [DataFile(fragment.name, fragment.bytes) for one in staged for fragment in one.fragments]
 
     @looks_again
-    def staged_scan(self, sealed: Sequence[Sealed], columns: Sequence[str] | None = None) -> FileScan:
+    def staged_scan(self, sealed: Sequence[SealedWrite], columns: Sequence[str] | None = None) -> FileScan:
         """What reads those files; see ``Table.staged_scan``."""
         header = sealed[0].header
         mode = mode_of(header.mode, header.parameters)
         schema = self._facts(header.table, pinned=mode.pins_columns).schema
         return FileScan(self.files, mode.staged_schema(schema, sealed), columns)
 
-    def needed_to_commit(self, one: Sealed) -> list[StagedFile]:
+    def needed_to_commit(self, one: SealedWrite) -> list[StagedFile]:
         """Data and deletion files, sidecars and files with row ids; see ``Table.needed_to_commit``."""
         landed = mode_of(one.header.mode, one.header.parameters).landed(one)
         files = (file for record in one.staged for file in self.named_in(record))
         return [file for file in files if file.path in landed or file.path.endswith(ROW_IDS_SUFFIX)]
 
-    def require_own_records(
-        self, header: Header, names: OwnNames, plans: Sequence[Plan], staged: Sequence[Staged], replaced: Sealed | None
-    ) -> None:
+    def require_own_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:
         """Refuse records that name files of others; see ``Table.require_own_records``."""
-        require_own_records(self.identifier, header, names, plans, staged, replaced.names if replaced else None)
+        earlier = write.replaced.names if write.replaced is not None else None
+        require_own_records(self.identifier, write.header, write.names, write.plans, records, earlier)
 
-    def require_own_files(self, sealed: Sequence[Sealed], base: Base | None = None) -> None:
+    def require_own_files(self, sealed: Sequence[SealedWrite], base: Base | None = None) -> None:
         """Refuse to land files of others; see ``Table.require_own_files``."""
         del base
         for one in sealed:
             require_own_files(self.identifier, one)
-            if one.replaced is not None:
-                self.require_own_records(
-                    one.replaced.header, one.replaced.names, [one.replaced.plan], one.replaced.staged, one.replaced.replaced
-                )
+            again = one.replaced
+            if again is not None:
+                earlier = again.replaced.names if again.replaced is not None else None
+                require_own_records(self.identifier, again.header, again.names, [again.plan], again.staged, earlier)
 
-    def require_listed(self, sealed: Sequence[Sealed], base: Base | None = None) -> None:
+    def require_listed(self, sealed: Sequence[SealedWrite], base: Base | None = None) -> None:
         """Nothing: fragments are listed in the records themselves, and were looked at there."""
 
-    def staged_anew(self, header: Header, plans: Sequence[Plan], lost: AbstractSet[str]) -> Plan:
+    def staged_anew(self, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which these splits are staged once more; see ``Table.staged_anew``."""
-        return mode_of(header.mode, header.parameters).staged_anew(plans, lost)
+        return mode_of(write.header.mode, write.header.parameters).staged_anew(write, lost)
 
     def named_in(self, record: Staged) -> list[StagedFile]:
         """Data and deletion files, the sidecar and the file with row ids; see ``Table.named_in``."""

@@ -26,7 +26,6 @@ from airflow_ckpt_provider.tables.keys.parameters import UpsertParameters
 from airflow_ckpt_provider.tables.keys.portions import buckets_for
 from airflow_ckpt_provider.tables.presence import reading_staged
 from airflow_ckpt_provider.tables.protocol import Written
-from airflow_ckpt_provider.tables.sealed import own_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,10 +34,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Table
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject, Plan, Staged
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan, Staged
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
     from airflow_ckpt_provider.tables.iceberg.cover import Removal
     from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts
-    from airflow_ckpt_provider.tables.protocol import Sealed, StagedOf, Writer
+    from airflow_ckpt_provider.tables.protocol import Writer
 
 #: Tasks of the table's own splits.
 MATCH, UNIQUE, INSERT = "match", "unique", "insert"
@@ -63,44 +63,36 @@ class Upsert(UpsertParameters, Append):
         if table is not None:
             key_columns(table.schema(), self._keys, ".".join(table.name()))
 
-    def following(
-        self, table: Table, header: Header, head: int | None, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
-    ) -> Plan | None:
-        """The splits of the next phase; those of the last one again if the table moved."""
+    def plan(self, table: Table, write: StagedWrite) -> Plan:
+        """The splits of the phase that the write is in; those of the last one again if the table moved.
+
+        The source is read; then the files of the table are matched, which may be compacted and expired meanwhile; then what
+        was found in none of them is inserted.
+        """
+        header, plan = write.header, write.plan
         require_same_schema(table, header)
-        plan = plans[-1]
-        records = _source_records(plans, staged)
+        staged_ids, reads = write.staged_ids(), _reads(write)
+        if any(split.id not in staged_ids for split in reads):
+            return plan
+        head = head_id(table, header.table.branch)
+        records = write.records([split.id for split in reads])
         sources = [record.scratch for record in records if record.scratch is not None]
-        wanted = self._wanted(table, header, head, plans, sources, replaced)
+        unique = [_unique(n) for n in range(self._buckets(write))] if sources else []
+        wanted = as_named([*self._matches(table, write, head, sources), *unique], plan)
         if _phase(plan, MATCH, UNIQUE) != wanted:
             return _with(plan, wanted.values(), head, sources)
+        if not wanted.keys() <= staged_ids:
+            return plan
         inserts = as_named(self._inserts(records, wanted), plan) if self._insert else {}
         if _phase(plan, INSERT) != inserts:
             return _with(plan, [*wanted.values(), *inserts.values()], head, sources)
-        if any(split.task == READ for split in plan.splits):
-            # Nothing to match and nothing to insert: what was read must not be sealed as if it was to land.
-            return _with(plan, (), head, sources)
-        return None
+        # Where there is nothing to match and nothing to insert: what was read must not be sealed as if it was to land.
+        return _with(plan, (), head, sources) if any(split.task == READ for split in plan.splits) else plan
 
-    def stands(
-        self, table: Table, header: Header, head: int | None, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
-    ) -> bool:
-        """Whether the files are those that are to be matched: what they were may be compacted and expired."""
-        sources = [record.scratch for record in _source_records(plans, staged) if record.scratch is not None]
-        return _phase(plans[-1], MATCH, UNIQUE) == self._wanted(table, header, head, plans, sources, replaced)
-
-    def _wanted(
-        self, table: Table, header: Header, head: int | None, plans: Sequence[Plan], sources: Sequence[JsonObject],
-        replaced: Sealed | None,
-    ) -> dict[str, Split]:  # fmt: skip
-        """The splits that match files, and look for duplicates."""
-        unique = [_unique(n) for n in range(self._buckets(plans))] if sources else []
-        return as_named([*self._matches(table, header, head, sources, replaced), *unique], plans[-1])
-
-    def staged_anew(self, plans: Sequence[Plan], lost: AbstractSet[str]) -> Plan:
+    def staged_anew(self, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which these are staged once more, without what was computed from them."""
-        plan, number = plans[-1], len(plans) + 1
-        reading = next((one for one in reversed(plans) if _reading(one)), plan)
+        plan, number = write.plan, len(write.plans) + 1
+        reading = next((one for one in reversed(write.plans) if _reading(one)), plan)
         if any(split.id in lost for split in reading.splits):
             return read_anew(reading, plan, lost, number, without=("sources",))
         again = staged_anew(plan, lost, number)
@@ -109,18 +101,18 @@ class Upsert(UpsertParameters, Append):
         # What is inserted depends on all that was matched.
         return msgspec.structs.replace(again, splits=tuple(split for split in again.splits if split.task != INSERT))
 
-    def writer(self, facts: WriterFacts, table: Table, plans: Sequence[Plan], staged: StagedOf) -> Writer:
+    def writer(self, facts: WriterFacts, table: Table, write: StagedWrite) -> Writer:
         """A writer for the splits of all phases."""
         upsert = UpsertWriter(
-            facts, table, facts.schema.schema_id, self._keys, buckets=self._buckets(plans), update=self._update, insert=self._insert
+            facts, table, facts.schema.schema_id, self._keys, buckets=self._buckets(write), update=self._update, insert=self._insert
         )
         sidecars = []
-        if any(split.task == INSERT for split in plans[-1].splits):
-            matched = staged([split.id for split in plans[-1].splits if split.task == MATCH])
+        if _phase(write.plan, INSERT):
+            matched = write.records(list(_phase(write.plan, MATCH)))
             sidecars = [record.scratch for record in matched if record.scratch is not None]
-        return UpsertWork(upsert, _sources(plans[-1]), sidecars)
+        return UpsertWork(upsert, _sources(write.plan), sidecars)
 
-    def removals(self, table: Table, sealed: Sequence[Sealed]) -> list[Removal]:
+    def removals(self, table: Table, sealed: Sequence[SealedWrite]) -> list[Removal]:
         """The rewritten files.
 
         :raises TableMovedError: if a file that can hold a key is another one than those that were matched.
@@ -129,24 +121,22 @@ class Upsert(UpsertParameters, Append):
         require_same_schema(table, one.header)
         head = head_id(table, one.header.table.branch)
         if head != one.plan.base:
-            wanted = as_named(self._matches(table, one.header, head, _sources(one.plan), one.replaced), one.plan)
+            wanted = as_named(self._matches(table, one, head, _sources(one.plan)), one.plan)
             require_same_files(wanted, _phase(one.plan, MATCH), one.header)
         rewritten = frozenset(path for record in one.staged for path in record.replaces)
         return [*super().removals(table, sealed), *([Paths(rewritten)] if rewritten else [])]
 
-    def _buckets(self, plans: Sequence[Plan]) -> int:
+    def _buckets(self, write: StagedWrite) -> int:
         """Buckets of keys: the same in every round, because the first plan is."""
-        size = sum(split.bytes for split in plans[0].splits)
+        size = sum(split.bytes for split in write.plans[0].splits)
         return buckets_for(size) if size else _UNKNOWN_BUCKETS
 
-    def _matches(
-        self, table: Table, header: Header, head: int | None, sources: Sequence[JsonObject], replaced: Sealed | None
-    ) -> list[Split]:
+    def _matches(self, table: Table, write: StagedWrite, head: int | None, sources: Sequence[JsonObject]) -> list[Split]:
         """A split for each live file that can hold a key; not for those that the commit removes anyway."""
         if not sources:
             return []
-        gone = frozenset(own_files(replaced))
-        files = plan_matches(table, head, self._keys, sources, header.table.schema_id)
+        gone = frozenset(write.replaced_files)
+        files = plan_matches(table, head, self._keys, sources, write.header.table.schema_id)
         return [table_split(MATCH, file) for file in files if file.path not in gone]
 
     def _inserts(self, records: Sequence[Staged], matches: dict[str, Split]) -> list[Split]:
@@ -210,10 +200,10 @@ def _reading(plan: Plan) -> bool:
     return any(split.task == READ for split in plan.splits)
 
 
-def _source_records(plans: Sequence[Plan], staged: StagedOf) -> list[Staged]:
-    """Published records of the source's splits: those of the last round that has any."""
-    reading = [plan for plan in plans if _reading(plan)]
-    return staged([split.id for split in reading[-1].splits]) if reading else []
+def _reads(write: StagedWrite) -> Sequence[Split]:
+    """The splits of the source: those of the last round that has any."""
+    reading = [plan for plan in write.plans if _reading(plan)]
+    return reading[-1].splits if reading else ()
 
 
 def _phase(plan: Plan, *tasks: str) -> dict[str, Split]:

@@ -34,13 +34,14 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
     from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Staged
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
     from airflow_ckpt_provider.scan.lance_moves import Piece, Ranges
     from airflow_ckpt_provider.tables.lance.columns.writer import Run
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
     from airflow_ckpt_provider.tables.lance.operations import Swap
     from airflow_ckpt_provider.tables.lance.writer import WriterFacts
-    from airflow_ckpt_provider.tables.protocol import Sealed, StagedOf, Writer
+    from airflow_ckpt_provider.tables.protocol import Writer
 
     #: A staged file, and which of its rows; all where they are if there is none.
     Part: TypeAlias = tuple[StagedFragment, tuple[Run, ...]]
@@ -79,7 +80,7 @@ class AddColumns(Append):
                 f"are: {', '.join(names)}."
             )
 
-    def first(self, dataset: LanceDataset, plan: Plan, made: Callable[[], pa.Schema], replaced: Sealed | None) -> Plan:
+    def first(self, dataset: LanceDataset, write: StagedWrite, plan: Plan, made: Callable[[], pa.Schema]) -> Plan:
         """Pin the columns that the transform makes.
 
         :raises InvalidInputError: if it makes none, or some that the dataset has.
@@ -94,7 +95,7 @@ class AddColumns(Append):
         columns = pa.schema(map(optional, of_transform))
         if not len(columns):
             raise InvalidInputError("The transform returned no column. With mode='add_columns' it returns those that are added.")
-        own = _own_columns(dataset, replaced)
+        own = _own_columns(dataset, write.replaced)
         there = [name for name in columns.names if name in dataset.schema.names and name not in own]
         if there:
             raise InvalidInputError(
@@ -108,33 +109,32 @@ class AddColumns(Append):
             )
         return msgspec.structs.replace(plan, inputs=plan.inputs | {"new": schema_to_json(columns)})
 
-    def require_replaceable(self, files: DatasetFiles, dataset: LanceDataset, landed: Sealed) -> None:
+    def require_replaceable(self, files: DatasetFiles, dataset: LanceDataset, landed: SealedWrite) -> None:
         """Columns are replaced wherever their rows are by now."""
 
-    def following(
-        self, files: DatasetFiles, dataset: LanceDataset, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
-    ) -> Plan | None:
-        """Ranges that are not planned yet, and once all are staged, the joins; None if there is nothing new."""
-        del files, replaced
-        plan = plans[-1]
+    def plan(self, files: DatasetFiles, dataset: LanceDataset, write: StagedWrite) -> Plan:
+        """Once all of the last plan is staged, ranges that are not planned yet, and the joins if there are none."""
+        del files
+        plan = write.plan
         before = {split.id for split in plan.splits}
+        if not before <= write.staged_ids():
+            return plan
         rows_per_split: Any = plan.inputs["rows_per_split"]
-        # All of the plan is staged by now.
         ranges = ranges_of(dataset, self._read, rows_per_split, plan, lambda _: True)
         known = all(split.id in before for split in ranges.splits)
-        joins = as_named(self._joins(dataset, ranges, staged), plan).values() if known else ()
+        joins = as_named(self._joins(dataset, ranges, write), plan).values() if known else ()
         splits = (*ranges.splits, *joins)
         if {split.id for split in splits} == before:
-            return None
+            return plan
         inputs = ranges.inputs(plan, dataset)
         return msgspec.structs.replace(plan, created_at=now(), inputs=inputs, splits=splits, base=dataset.version)
 
-    def staged_anew(self, plans: Sequence[Plan], lost: AbstractSet[str]) -> Plan:
+    def staged_anew(self, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which these are staged once more, without the joins of their values.
 
         :raises StagedFileMissingError: if values are lost whose rows were compacted since: what they were read from may be gone.
         """
-        plan = plans[-1]
+        plan = write.plan
         moved = {piece.split for pieces in moved_in(plan).values() for piece in pieces}
         if moved & lost:
             raise StagedFileMissingError(
@@ -142,30 +142,30 @@ class AddColumns(Append):
                 "computed. Nothing was committed. Compute the columns from the start: "
                 f"{how_to_restart()}."
             )
-        again = staged_anew(plan, lost, len(plans) + 1)
+        again = staged_anew(plan, lost, len(write.plans) + 1)
         if not any(split.id in lost for split in plan.splits if split.task == READ):
             return again
         return msgspec.structs.replace(again, splits=tuple(split for split in again.splits if split.task == READ))
 
-    def writer(self, facts: WriterFacts, plans: Sequence[Plan]) -> Writer:
+    def writer(self, facts: WriterFacts, write: StagedWrite) -> Writer:
         """What executors stage values and join them with."""
         import pyarrow as pa
 
-        schema = _columns_of(plans[-1]).append(pa.field(PLACE, pa.uint32()))
+        schema = _columns_of(write.plan).append(pa.field(PLACE, pa.uint32()))
         return ColumnsWriter(dataclasses.replace(facts, schema=schema, fields=(), one_file=True))
 
-    def landed(self, one: Sealed) -> set[str]:
+    def landed(self, one: SealedWrite) -> set[str]:
         """The files that landed, and not the parts that some of them were joined from."""
         root = one.header.table.identifier
         return {f"{root}/data/{name}" for name, _ in _column_files(one.plan, one.staged).values()}
 
-    def staged_schema(self, pinned: pa.Schema, sealed: Sequence[Sealed]) -> pa.Schema:
+    def staged_schema(self, pinned: pa.Schema, sealed: Sequence[SealedWrite]) -> pa.Schema:
         """The new columns."""
         del pinned
         return _columns_of(sealed[0].plan)
 
     def swap(
-        self, files: DatasetFiles, dataset: LanceDataset | None, sealed: Sequence[Sealed], staged: Sequence[StagedFragments]
+        self, files: DatasetFiles, dataset: LanceDataset | None, sealed: Sequence[SealedWrite], staged: Sequence[StagedFragments]
     ) -> Swap:
         """Every fragment with the deletions that it has now, and the file of its new columns.
 
@@ -194,7 +194,7 @@ class AddColumns(Append):
         return widening(dataset, schema, columns.names, given, instead=fields_of(dataset.lance_schema, there))
 
     def _require_covered(
-        self, one: Sealed, dataset: LanceDataset, found: Mapping[str, Any], made: Mapping[str, tuple[str, int]]
+        self, one: SealedWrite, dataset: LanceDataset, found: Mapping[str, Any], made: Mapping[str, tuple[str, int]]
     ) -> None:
         """Rows that were added since have no values, and those that were deleted need none; anything else has to be looked at."""
         gone, new = made.keys() - found.keys(), found.keys() - made.keys()
@@ -216,10 +216,10 @@ class AddColumns(Append):
                 f"{sum(found[of].num_rows for of in new):,}", one.header.table.identifier, one.header.key,
             )  # fmt: skip
 
-    def _joins(self, dataset: LanceDataset, ranges: Ranges, staged: StagedOf) -> Iterator[Split]:
+    def _joins(self, dataset: LanceDataset, ranges: Ranges, write: StagedWrite) -> Iterator[Split]:
         """Splits that join staged values into one file, for the fragments that need it."""
         fields = fields_of(dataset.lance_schema, self._read)
-        files = _files_of(staged([split.id for split in ranges.splits]))
+        files = _files_of(write.records([split.id for split in ranges.splits]))
         own = _by_fragment(ranges.splits)
         for fragment in live_fragments(dataset):
             of = content_of(fragment, fields)
@@ -252,7 +252,7 @@ def _warn_of_indexes(dataset: LanceDataset, replaced: Sequence[str]) -> None:
             )
 
 
-def _require_valued(one: Sealed, dataset: LanceDataset, found: Mapping[str, Any]) -> None:
+def _require_valued(one: SealedWrite, dataset: LanceDataset, found: Mapping[str, Any]) -> None:
     """Refuse fragments with rows that were deleted when the columns were computed, and are back: they would have no values.
 
     Only a dataset that is restored to an earlier version brings rows back.
@@ -274,7 +274,7 @@ def _require_valued(one: Sealed, dataset: LanceDataset, found: Mapping[str, Any]
         raise brought_back(one.header.table.identifier)
 
 
-def _own_columns(dataset: LanceDataset, replaced: Sealed | None) -> frozenset[str]:
+def _own_columns(dataset: LanceDataset, replaced: SealedWrite | None) -> frozenset[str]:
     """Columns of the dataset that the generation which is replaced has added, and not somebody else since under the same name."""
     if replaced is None:
         return frozenset()

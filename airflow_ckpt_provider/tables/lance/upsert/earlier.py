@@ -14,16 +14,15 @@ from airflow_ckpt_provider.tables.lance.modes import names_of
 from airflow_ckpt_provider.tables.lance.operations import require_there
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER, matched_rows, sidecars_of
 from airflow_ckpt_provider.tables.lance.upsert.source import Source
-from airflow_ckpt_provider.tables.sealed import own_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lance import LanceDataset
 
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.upsert.sidecar import Mask, Sidecar
-    from airflow_ckpt_provider.tables.protocol import Sealed
 
 
 #: What a match split of such a data file has, besides its fragment: see ``Earlier.numbers``.
@@ -43,11 +42,11 @@ class Earlier(NamedTuple):
     sidecars: tuple[Sidecar, ...] = ()
 
     @classmethod
-    def of(cls, replaced: Sealed | None) -> Earlier:
+    def of(cls, replaced: SealedWrite | None) -> Earlier:
         """From its sealed checkpoint."""
         if replaced is None:
             return cls()
-        own, source = names_of(own_files(replaced)), Source.of_plan(replaced.plan)
+        own, source = names_of(replaced.own_files), Source.of_plan(replaced.plan)
         numbered = {} if source is None else {name: number for number, name in enumerate(source.files)}
         staged = (fragment for one in replaced.seal.manifests for fragment in StagedFragments.from_json(one).fragments)
         files = {fragment.name: fragment.rows for fragment in staged if fragment.name in own}

@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
     from airflow_ckpt_provider.checkpoint.documents import Plan
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
     from airflow_ckpt_provider.tables.lance.operations import Swap
     from airflow_ckpt_provider.tables.lance.writer import WriterFacts
-    from airflow_ckpt_provider.tables.protocol import Sealed, StagedOf, Writer
+    from airflow_ckpt_provider.tables.protocol import Writer
 
 
 #: Input of plans that says that updated rows keep their row ids.
@@ -66,51 +67,42 @@ class Upsert(UpsertParameters, Append):
         if dataset is not None:
             require_keys(dataset.schema, self._keys, dataset.uri)
 
-    def first(self, dataset: LanceDataset, plan: Plan, made: Callable[[], pa.Schema], replaced: Sealed | None) -> Plan:
+    def first(self, dataset: LanceDataset, write: StagedWrite, plan: Plan, made: Callable[[], pa.Schema]) -> Plan:
         """The source's plan, with whether rows keep their ids; see ``Table.first``."""
-        plan = super().first(dataset, plan, made, replaced)
-        return _keeping(plan, keeps_ids=self._keeps_ids(dataset, plan, replaced))
+        plan = super().first(dataset, write, plan, made)
+        return _keeping(plan, keeps_ids=self._keeps_ids(dataset, write, plan))
 
-    def following(
-        self, files: DatasetFiles, dataset: LanceDataset, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
-    ) -> Plan | None:
-        """The splits that match the dataset as it is now, then those that drop what does not land; None if they are staged."""
-        plan = plans[-1]
-        reads = _reads(plans)
-        records = staged([split.id for split in reads])
-        source, earlier = Source.of(records), Earlier.of(replaced)
-        landing = self._landing(keeps_ids=self._keeps_ids(dataset, plan, replaced))
-        wanted = as_named(_wanted(files, dataset, source, earlier, keeps_ids=landing.keeps_ids), plan)
-        plan = _keeping(plan, keeps_ids=landing.keeps_ids)
+    def plan(self, files: DatasetFiles, dataset: LanceDataset, write: StagedWrite) -> Plan:
+        """The source's splits; with those that match the dataset as it is now; then those that drop what does not land."""
+        pinned, reads, staged_ids = write.plan, _reads(write.plans), write.staged_ids()
+        if any(split.id not in staged_ids for split in reads):
+            return pinned
+        records = write.records([split.id for split in reads])
+        source, earlier = Source.of(records), Earlier.of(write.replaced)
+        landing = self._landing(keeps_ids=self._keeps_ids(dataset, write, pinned))
+        wanted = as_named(_wanted(files, dataset, source, earlier, keeps_ids=landing.keeps_ids), pinned)
+        plan = _keeping(pinned, keeps_ids=landing.keeps_ids)
         if _phase(plan, MATCH, UNIQUE) != wanted.keys():
             return _with(plan, [*reads, *wanted.values()], dataset.version, source, earlier=earlier.sidecars)
-        if landing.as_staged:
-            return None
-        sidecars = sidecars_of(staged(sorted(_phase(plan, MATCH))))
+        if landing.as_staged or not wanted.keys() <= staged_ids:
+            return pinned
+        sidecars = sidecars_of(write.records(sorted(_phase(plan, MATCH))))
         if landing.insert and landing.update and not sidecars:
             # Nothing was found: all rows are new, and have no ids to keep.
-            return None
+            return pinned
         filters = as_named(filters_of(records, sidecars, landing).values(), plan)
         if _phase(plan, FILTER) == filters.keys():
-            return None
+            return pinned
         # What was read must not be sealed as if it was to land.
         return _with(plan, [*wanted.values(), *filters.values()], dataset.version, source, sidecars=tuple(sidecars.values()))
 
-    def require_replaceable(self, files: DatasetFiles, dataset: LanceDataset, landed: Sealed) -> None:
+    def require_replaceable(self, files: DatasetFiles, dataset: LanceDataset, landed: SealedWrite) -> None:
         """Check that what was inserted is where it was written; rows of it may be deleted or updated since."""
         Earlier.of(landed).require_there(files, dataset)
 
-    def stands(
-        self, files: DatasetFiles, dataset: LanceDataset, plans: Sequence[Plan], staged: StagedOf, replaced: Sealed | None
-    ) -> bool:
-        """Whether the fragments are those that are to be matched: the version that they were seen in may be gone."""
-        source, keeps_ids = Source.of(staged([split.id for split in _reads(plans)])), self._keeps_ids(dataset, plans[-1], replaced)
-        wanted = _wanted(files, dataset, source, Earlier.of(replaced), keeps_ids=keeps_ids)
-        return _phase(plans[-1], MATCH, UNIQUE) == as_named(wanted, plans[-1]).keys()
-
-    def staged_anew(self, plans: Sequence[Plan], lost: AbstractSet[str]) -> Plan:
+    def staged_anew(self, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which these are staged once more, without what was computed from them."""
-        plan, number = plans[-1], len(plans) + 1
+        plan, plans, number = write.plan, write.plans, len(write.plans) + 1
         if any(split.id in lost for split in _reads(plans)):
             reading = next(one for one in reversed(plans) if any(split.task == READ for split in one.splits))
             return read_anew(reading, plan, lost, number, without=("source", "sidecars", "earlier"))
@@ -124,16 +116,16 @@ class Upsert(UpsertParameters, Append):
         inputs |= {} if earlier is None else {"earlier": earlier}
         return msgspec.structs.replace(again, inputs=inputs, splits=(*_reads(plans), *kept))
 
-    def writer(self, facts: WriterFacts, plans: Sequence[Plan]) -> Writer:
+    def writer(self, facts: WriterFacts, write: StagedWrite) -> Writer:
         """What executors do the splits of all phases with."""
-        plan = plans[-1]
+        plan = write.plan
         sidecars, earlier = (msgspec.convert(plan.inputs.get(name, ()), tuple[Sidecar, ...]) for name in ("sidecars", "earlier"))
         landing = self._landing(keeps_ids=_keeps(plan))
         upsert = UpsertFacts(tuple(self._keys), plan.base, Source.of_plan(plan), landing, sidecars, earlier)
         return UpsertWriter(facts, upsert)
 
     def swap(
-        self, files: DatasetFiles, dataset: LanceDataset | None, sealed: Sequence[Sealed], staged: Sequence[StagedFragments]
+        self, files: DatasetFiles, dataset: LanceDataset | None, sealed: Sequence[SealedWrite], staged: Sequence[StagedFragments]
     ) -> Swap:
         """Everything that is there, with what is replaced marked as deleted, and the staged fragments.
 
@@ -163,7 +155,7 @@ class Upsert(UpsertParameters, Append):
             return updating(dataset, staged, deletions, row_ids_of(files, one.staged))
         return merging(dataset, staged, matched)
 
-    def landed(self, one: Sealed) -> set[str]:
+    def landed(self, one: SealedWrite) -> set[str]:
         """Sidecars say what is to be removed if the generation is replaced."""
         root = one.header.table.identifier
         return super().landed(one) | {f"{root}/{sidecar.name}" for sidecar in sidecars_of(one.staged).values()}
@@ -171,9 +163,9 @@ class Upsert(UpsertParameters, Append):
     def _landing(self, *, keeps_ids: bool) -> Landing:
         return Landing(self._update, self._insert, keeps_ids)
 
-    def _keeps_ids(self, dataset: LanceDataset, plan: Plan, replaced: Sealed | None) -> bool:
+    def _keeps_ids(self, dataset: LanceDataset, write: StagedWrite, plan: Plan) -> bool:
         """Whether rows of this dataset that are updated keep their row ids."""
-        return self._update and dataset.has_stable_row_ids and not has_mark(plan, replaces=replaced is not None)
+        return self._update and dataset.has_stable_row_ids and not has_mark(plan, replaces=write.header.replaces is not None)
 
 
 def _keeps(plan: Plan) -> bool:

@@ -1,0 +1,160 @@
+"""A write as its store holds it: what modes, tables and commits are told of it.
+
+Nothing that is put into the store is ever changed. So each plan, record and seal is read when it is first asked for, and kept.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.exceptions import CheckpointMissingError, NotSealedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Seal, Staged
+    from airflow_ckpt_provider.checkpoint.layout import OwnNames
+
+    #: Refuses records of a write that name files which it has not written (I15).
+    RequireOwn: TypeAlias = Callable[["StagedWrite", Sequence[Staged]], None]
+
+
+class StagedWrite:
+    """One generation's write, at any point between its header and its commit.
+
+    :param checkpoint: the generation.
+    :param require_own: looks at the records as they are read, and raises to stop; they are taken as they are if None.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, require_own: RequireOwn | None = None) -> None:
+        self.checkpoint = checkpoint
+        self.header: Header = checkpoint.header
+        self._require_own = require_own
+        self._plans: list[Plan] | None = None
+        self._records: dict[str, Staged] = {}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.checkpoint!r}>"
+
+    @property
+    def plans(self) -> Sequence[Plan]:
+        """The pinned plans of its rounds, in their order."""
+        return self._pinned()
+
+    def _pinned(self) -> list[Plan]:
+        if self._plans is None:
+            self._plans = self.checkpoint.plans()
+        return self._plans
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that counts: the last one that is pinned."""
+        return self.plans[-1]
+
+    def plan_of(self, number: int) -> Plan | None:
+        """The pinned plan of a round; None before there is one."""
+        if self._plans is None:
+            return self.checkpoint.plan(number)
+        return self._plans[number - 1] if number <= len(self._plans) else None
+
+    def pin(self, plan: Plan) -> Plan:
+        """Pin ``plan`` as that of the next round; if another attempt was first, its plan is the next round. Returns that."""
+        plans = self._pinned()
+        pinned = self.checkpoint.pin(plan, len(plans) + 1)
+        plans.append(pinned)
+        return pinned
+
+    def staged_ids(self) -> set[str]:
+        """Ids of the splits that are staged by now, which is asked of the store each time."""
+        return self.checkpoint.staged_ids()
+
+    def records(self, split_ids: Sequence[str]) -> list[Staged]:
+        """The published records of these splits, which must be staged.
+
+        :raises CorruptObjectError: if one names files that this generation has not written.
+        """
+        new = [split_id for split_id in split_ids if split_id not in self._records]
+        if new:
+            records = self.checkpoint.staged(new)
+            if self._require_own is not None:
+                self._require_own(self, records)
+            self._records |= zip(new, records, strict=True)
+        return [self._records[split_id] for split_id in split_ids]
+
+    @property
+    def names(self) -> OwnNames:
+        """Which files it has written, by their names; attempts that begin later write more."""
+        return self.checkpoint.own_names()
+
+    @cached_property
+    def replaced(self) -> SealedWrite | None:
+        """The generation that this one takes the place of, as it was committed; None if it replaces none."""
+        if self.header.replaces is None:
+            return None
+        return SealedWrite(Checkpoint.at(self.checkpoint.store, self.checkpoint.key, self.header.replaces))
+
+    @property
+    def replaced_files(self) -> list[str]:
+        """Files that its commit takes away because it replaces a generation; see ``SealedWrite.own_files``."""
+        return self.replaced.own_files if self.replaced is not None else []
+
+
+class SealedWrite(StagedWrite):
+    """A write that is complete, as its newest seal says, or an earlier one.
+
+    :param seal: one that was read; the newest if None.
+    :raises NotSealedError: if it is not complete.
+    :raises DiscardedError: if it was discarded before it was.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, seal: Seal | None = None) -> None:
+        super().__init__(checkpoint)
+        self.seal: Seal = sealed_of(checkpoint) if seal is None else seal
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan of the sealed round.
+
+        :raises CheckpointMissingError: if it is gone from the store.
+        """
+        plan = self.checkpoint.plan(self.seal.round)
+        if plan is None:
+            raise CheckpointMissingError(
+                f"The checkpoint of the key {self.header.key!r} is sealed, but the plan of its round {self.seal.round} is gone "
+                "from the store. Something deletes from it; redo the write under another idempotence key."
+            )
+        return plan
+
+    @cached_property
+    def staged(self) -> list[Staged]:
+        """The records of the splits that make up the write."""
+        return self.records([split.id for split in self.plan.splits])
+
+    @cached_property
+    def names(self) -> OwnNames:
+        """Which files it has written, by their names."""
+        return self.checkpoint.own_names()
+
+    @property
+    def own_files(self) -> list[str]:
+        """Files that it has staged for rows of its own."""
+        # A split that replaced a file of the table carried rows over that are not this write's to remove.
+        return [file.path for record in self.staged if not record.replaces for file in record.files]
+
+
+def sealed_of(checkpoint: Checkpoint) -> Seal:
+    """The newest seal of a checkpoint.
+
+    :raises NotSealedError: if it is not complete.
+    :raises DiscardedError: if it was discarded before it was.
+    """
+    seal = checkpoint.sealed()
+    if seal is None:
+        checkpoint.require_live()
+        raise NotSealedError(
+            f"The checkpoint of the key {checkpoint.key.value!r} is not sealed: its stage has not finished. Let the stage succeed "
+            "(a retry writes only what is missing), then commit."
+        )
+    return seal
