@@ -10,7 +10,6 @@ group binds all its members first, so all see the same ones.
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
@@ -18,29 +17,26 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
 from airflow_ckpt_provider.checkpoint.documents import Commit, Group, Member
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, sealed_of
 from airflow_ckpt_provider.exceptions import (
     CorruptObjectError,
-    DiscardedError,
     HistoryExpiredError,
     InvalidInputError,
-    RestartRefusedError,
     RolledBackError,
 )
-from airflow_ckpt_provider.tables.presence import Presence
-from airflow_ckpt_provider.tables.protocol import Base, Landed
-from airflow_ckpt_provider.tables.summary import trace_of
+from airflow_ckpt_provider.tables.protocol import GroupCommit, Landed
+from airflow_ckpt_provider.write.commit_loop import land
+from airflow_ckpt_provider.write.conflict_checks import ConflictChecks, require_nothing_earlier
+from airflow_ckpt_provider.write.looks import look_at
 from airflow_ckpt_provider.write.membership import group_id_of, group_of, place_of, require_one_way
+from airflow_ckpt_provider.write.staged_files import StagedFileCheck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, Seal
-    from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-    from airflow_ckpt_provider.tables.presence import Told
-    from airflow_ckpt_provider.tables.protocol import Table
-    from airflow_ckpt_provider.tables.summary import Trace
+    from airflow_ckpt_provider.checkpoint.documents import Seal
+    from airflow_ckpt_provider.tables.protocol import Table, TableState
+    from airflow_ckpt_provider.write.staged_files import Told
 
 
 #: Looks at what is about to land in one commit, and raises to stop it.
@@ -67,7 +63,7 @@ def landed(checkpoint: Checkpoint, table: Table) -> Commit | None:
     group = group_of(checkpoint)
     if group is None:
         return None
-    found = table.find(group, [checkpoint.header])
+    found = _find(checkpoint, group, table)
     return None if found is None else _record(checkpoint, group, found)
 
 
@@ -91,10 +87,10 @@ def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
     if recorded.snapshot_id is None:
         return
     try:
-        found = table.find(group, [checkpoint.header])
+        found = _find(checkpoint, group, table)
     except HistoryExpiredError as error:
         sealed = SealedWrite(checkpoint)
-        if sealed.seal.files and not table.shows(sealed):
+        if sealed.seal.files and not look_at(table, checkpoint.header.table, lambda state: state.shows(sealed)):
             raise HistoryExpiredError(
                 f"It cannot be told whether the rows of the key {checkpoint.key.value!r} are in "
                 f"{checkpoint.header.table.identifier}: they were committed as number {recorded.snapshot_id}, which is expired "
@@ -165,14 +161,14 @@ def commit(
     if fresh:
         if audit is not None:
             looked_at = [SealedWrite(checkpoint) for checkpoint in {one.member: one for one in fresh}.values()]
-            table.require_own_files(looked_at)
+            look_at(table, fresh[0].header.table, lambda state: state.require_own_files(looked_at))
             audited.look(looked_at)
         members = tuple(sorted({checkpoint.member for checkpoint in fresh}))
         # Of the first member, not of whoever is listed first: everybody who begins this group writes the same.
         stream = min(fresh, key=lambda checkpoint: checkpoint.member).header.stream
-        base = table.base(fresh[0].header.table)
-        group = Group(id=group_id_of(members), members=members, stream=stream, bound_at=now(), horizon=base.horizon)
-        settled |= _settle(group, fresh[0], table, audited, base)
+        state = look_at(table, fresh[0].header.table, lambda state: state)
+        group = Group(id=group_id_of(members), members=members, stream=stream, bound_at=now(), horizon=state.horizon)
+        settled |= _settle(group, fresh[0], table, audited, state)
         for checkpoint in fresh:
             # Bound to another group by somebody else between our look and our put: that group comes first.
             bound = group_of(checkpoint)
@@ -201,12 +197,12 @@ class _Audited:
 
 
 def _settle(
-    group: Group, named: Checkpoint, table: Table, audited: _Audited, base: Base | None = None
+    group: Group, named: Checkpoint, table: Table, audited: _Audited, state: TableState | None = None
 ) -> dict[Member, tuple[Commit, bool]]:
     """Land ``group``, once, and record it for each of its members.
 
     :param named: the member that the caller was told to commit: all others lie in its store and go where it goes (I15).
-    :param base: the table as it was before anybody could begin this group, if this call is to begin it.
+    :param state: the table as it was before anybody could begin this group, if this call is to begin it.
     """
     members = [Checkpoint.at(named.store, IdempotenceKey(one.key), one.generation) for one in group.members]
     require_one_way(named, members)
@@ -226,108 +222,36 @@ def _settle(
     group = msgspec.structs.replace(group, horizon=min(found.horizon for _, found in bound), members=there)
     headers = [checkpoint.header for checkpoint in checkpoints]
     # If nobody had begun it, it cannot have landed; should somebody be about to, the commit finds that out by itself.
-    outcome = None if base is not None and begun_here else table.find(group, headers)
+    # Another task may have begun it on a later state than the one that was seen here.
+    state = state if begun_here else None
+    outcome = None if state is not None else look_at(table, named.header.table, lambda now: now.find(group, headers))
     if outcome is None:
-        sealed = [SealedWrite(checkpoint) for checkpoint in checkpoints]
-        table.require_own_files(sealed, base if begun_here else None)
-        audited.look(sealed)
-        if table.changes_nothing(sealed):
-            _require_nothing_earlier(checkpoints, table)
+        writes = [SealedWrite(checkpoint) for checkpoint in checkpoints]
+        look_at(table, named.header.table, lambda now: now.require_own_files(writes), state)
+        audited.look(writes)
+        if table.changes_nothing(writes):
+            require_nothing_earlier(checkpoints, table)
             outcome = Landed(None, now(), landed_now=False)
         else:
-            # Somebody else may have begun it on a later version than the one that was seen here.
-            outcome = _land(group, checkpoints, sealed, table, base if begun_here else None, audited.looked)
+            outcome = _land(GroupCommit(group, writes), table, state, audited.looked)
     return {checkpoint.member: (_record(checkpoint, group, outcome), outcome.landed_now) for checkpoint in checkpoints}
 
 
-def _land(
-    group: Group, checkpoints: Sequence[Checkpoint], sealed: Sequence[SealedWrite], table: Table, base: Base | None, looked: Told
-) -> Landed:
-    presence = Presence(sealed, table, looked)
-    presence.require(base)
-    table.require_listed(sealed, base)
-    earlier = [group for checkpoint in checkpoints for group in _earlier_groups(checkpoint)]
-    headers = [checkpoint.header for checkpoint in checkpoints]
-    # What an earlier generation has landed is refused below, or replaced.
-    known = {trace for checkpoint in checkpoints for trace in earlier_traces(checkpoint.store, checkpoint.header)}
-
-    def before_swap(found: object) -> None:
-        for checkpoint in checkpoints:
-            # A discard puts its tombstone first and looks for our group second; we did it the other way round.
-            _require_live_together(checkpoint, checkpoints)
-        _refuse(table.landed_earlier(earlier, headers, found), checkpoints)
-        table.require_unknown(headers, known, Base(0, found))
-        presence.require_still()
-
-    return table.commit(group, sealed, before_swap, base)
+def _find(checkpoint: Checkpoint, group: Group, table: Table) -> Landed | None:
+    """The commit of a group as the table's history shows it, which must be that of this checkpoint."""
+    return look_at(table, checkpoint.header.table, lambda state: state.find(group, [checkpoint.header]))
 
 
-def _require_nothing_earlier(checkpoints: Sequence[Checkpoint], table: Table) -> None:
-    """What is checked before a swap, for checkpoints without rows, which make none."""
-    for checkpoint in checkpoints:
-        for group in _earlier_groups(checkpoint):
-            members = [Checkpoint.at(checkpoint.store, IdempotenceKey(member.key), member.generation) for member in group.members]
-            with contextlib.suppress(RolledBackError):
-                if table.find(group, [member.header for member in members]) is not None:
-                    _refuse(group.id, checkpoints)
+def _land(commit: GroupCommit, table: Table, state: TableState | None, looked: Told) -> Landed:
+    """Look at all that the commit needs, and land it."""
+    files = StagedFileCheck(commit.writes, table, looked)
 
+    def look(now: TableState) -> None:
+        files.require(now)
+        now.require_listed(commit.writes)
 
-def _refuse(found: str | None, checkpoints: Sequence[Checkpoint]) -> None:
-    if found is not None:
-        raise RestartRefusedError(
-            f"An earlier generation of the key {checkpoints[0].key.value!r} was discarded while its commit was under way, and "
-            f"that commit ({found}) has landed after all. Committing the newer generation would double the rows; nothing was "
-            "changed. Keep the earlier rows and mark the task as success, or remove them before you run the write under "
-            "another key."
-        )
-
-
-def _require_live_together(checkpoint: Checkpoint, members: Sequence[Checkpoint]) -> None:
-    """Refuse a group with a discarded member, and say what becomes of the others: a generation never changes its group."""
-    try:
-        checkpoint.require_live()
-    except DiscardedError as error:
-        others = [repr(other.key.value) for other in members if other is not checkpoint]
-        if not others:
-            raise
-        shown = ", ".join(others[:10]) + (f" and {len(others) - 10} more" if len(others) > 10 else "")
-        raise DiscardedError(
-            f"{error} A commit of it together with {shown} was begun before that and cannot land any more. Run the stages of those "
-            f"keys again too, from their start, then commit all of them. For each: {how_to_restart(checkpoint.header)}."
-        ) from error
-
-
-def earlier_traces(store: CheckpointStore, header: Header) -> set[Trace]:
-    """Traces of the generations of the same key before this one."""
-    key = IdempotenceKey(header.key)
-    return {trace_of(Checkpoint.at(store, key, generation).header) for generation in range(1, header.generation)}
-
-
-def _earlier_groups(checkpoint: Checkpoint) -> list[Group]:
-    """Groups that discarded earlier generations of the same key were bound to; what this one replaces was not discarded."""
-    found = []
-    chain = replaced_generations(checkpoint)
-    for earlier in checkpoint.earlier():
-        group = group_of(earlier) if earlier.header.generation not in chain else None
-        if group is not None and not _landed_nothing(earlier):
-            found.append(group)
-    return found
-
-
-def replaced_generations(checkpoint: Checkpoint) -> set[int]:
-    """The committed generations that this one takes the place of, one after the other."""
-    chain: set[int] = set()
-    header = checkpoint.header
-    while header.replaces is not None:
-        chain.add(header.replaces)
-        header = Checkpoint.at(checkpoint.store, checkpoint.key, header.replaces).header
-    return chain
-
-
-def _landed_nothing(checkpoint: Checkpoint) -> bool:
-    """Whether its commit is known to have made no snapshot, however often it was tried: history has nothing to tell about it."""
-    recorded, seal = checkpoint.committed(), checkpoint.sealed()
-    return recorded is not None and recorded.snapshot_id is None and seal is not None and not seal.provisional
+    look_at(table, commit.first.table, look, state)
+    return land(table, commit, ConflictChecks([write.checkpoint for write in commit.writes], files), state)
 
 
 def _record(checkpoint: Checkpoint, group: Group, outcome: Landed) -> Commit:
