@@ -52,8 +52,7 @@ class ConflictChecks:
         :raises BindingMismatchError: if another checkpoint store has committed one of the keys.
         :raises StagedFileMissingError: if staged files are gone.
         """
-        for checkpoint in self._checkpoints:
-            _require_live_together(checkpoint, self._checkpoints)
+        self._checkpoints[0].store.each(lambda one: _require_live_together(one, self._checkpoints), self._checkpoints)
         for group in self._groups:
             with contextlib.suppress(RolledBackError):
                 if state.find(group) is not None:
