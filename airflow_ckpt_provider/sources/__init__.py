@@ -1,6 +1,8 @@
-"""What a write reads: sources plan deterministic splits and read one split again and again.
+"""What a write reads: a source plans deterministic splits, and its reader reads one split, again and again, on an executor.
 
-A source imports neither Airflow, nor Spark, nor a table format. It meets a table only through two small protocols.
+No source knows the table that is written to. A plan, splits and Arrow batches are all that goes from one to the other. A source
+imports neither Airflow nor Spark, and the libraries of Iceberg and Lance only where it reads them. ``SparkDataFrame`` reads nothing
+itself: its rows are computed by the session that the stage hands to it.
 """
 
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame

@@ -1,4 +1,9 @@
-"""What every source can do. Two small protocols are all that sources and tables know of each other."""
+"""What a source can do: what every source must, and what some can besides, one protocol for each.
+
+Every source is a ``Source`` and has a ``Reader``. A caller asks for the others by ``isinstance``, never for the class of a source:
+``IncrementalSource`` reads on from a mark, ``ListableSource`` tells without Spark what there is to read, ``ReplanningSource`` opens
+rounds of its own, the rows of a ``SessionSource`` are computed by a Spark session, and those of a ``SampledSource`` have places.
+"""
 
 from __future__ import annotations
 

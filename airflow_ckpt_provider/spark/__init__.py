@@ -1,5 +1,6 @@
-"""Running a stage on Spark: the session, the missing splits as one task each, progress, and stopping.
+"""Running a stage on Spark: the session, the missing splits as one task each, progress, stopping, and checks of staged rows.
 
-Spark only schedules. A task reads, transforms and writes its split in Arrow and publishes it to the checkpoint store; rows
-never cross the JVM, and the store is the only channel back.
+``stage`` only schedules: a task reads, transforms and writes its split in Arrow, and no row crosses the JVM. ``frame`` is for the
+rows of a DataFrame, which Spark computes and shuffles, so that each of them passes from the JVM to Python once. In both, a task
+publishes its split to the checkpoint store, which is the only channel back to the driver.
 """
