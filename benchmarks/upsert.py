@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow.parquet as pq
 
 from benchmarks import child
-from benchmarks.people import FILES, SOURCE_FILES, upsert
 from benchmarks.report import Line
 from benchmarks.stage import MASTER, place
 from benchmarks.upsert_sides import versions
+from benchmarks.wide_table import FILES, SOURCE_FILES, upsert
 
 if TYPE_CHECKING:
     from benchmarks.child import Outcome
-    from benchmarks.people import Upsert
     from benchmarks.stage import Place
+    from benchmarks.wide_table import Upsert
 
 NOTE = (
     f"(f) {FILES} data files of 10 columns, two of text; keys in no order, so that every file holds some. The source is "

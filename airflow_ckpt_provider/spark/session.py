@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.secrets import REDACTED, without_credentials
 from airflow_ckpt_provider.exceptions import InvalidInputError, PySparkVersionError
+from airflow_ckpt_provider.spark.code_shipping import ship_package
 from airflow_ckpt_provider.spark.connect import require_reachable
 from airflow_ckpt_provider.spark.jvm import Starting, start_jvm
-from airflow_ckpt_provider.spark.ship import ship_package
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -18,9 +18,9 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import Split
 from airflow_ckpt_provider.exceptions import InvalidInputError, StageFailedError, TerminalError, terminal_error
-from airflow_ckpt_provider.spark.reason import reason
+from airflow_ckpt_provider.spark.code_shipping import dumps, is_connect
+from airflow_ckpt_provider.spark.error_summary import error_summary
 from airflow_ckpt_provider.spark.session import quiet
-from airflow_ckpt_provider.spark.ship import dumps, is_connect
 from airflow_ckpt_provider.write.rounds import Progress
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ class StageRun:
             raise self._problem
         if self._problem is not None:
             raise StageFailedError(
-                f"Spark could not stage all splits of the key {self._checkpoint.key.value!r}: {reason(self._problem)}\n{staged}"
+                f"Spark could not stage all splits of the key {self._checkpoint.key.value!r}: "
+                f"{error_summary(self._problem)}\n{staged}"
             ) from self._problem
         if self._failures:
             raise self._failure()

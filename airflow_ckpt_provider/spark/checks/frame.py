@@ -17,8 +17,8 @@ from airflow_ckpt_provider.exceptions import RetryableError
 from airflow_ckpt_provider.sources.packing import pack
 from airflow_ckpt_provider.spark.checks.check import VIEW
 from airflow_ckpt_provider.spark.checks.types import shown, shown_schema
+from airflow_ckpt_provider.spark.code_shipping import dumps, is_connect
 from airflow_ckpt_provider.spark.session import quiet
-from airflow_ckpt_provider.spark.ship import dumps, is_connect
 from airflow_ckpt_provider.spark.stage import CANCEL_WAIT_S, spark_settings
 
 if TYPE_CHECKING:

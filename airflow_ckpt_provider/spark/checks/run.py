@@ -17,7 +17,7 @@ from airflow_ckpt_provider.exceptions import (
 )
 from airflow_ckpt_provider.spark.checks.frame import StagedFrame
 from airflow_ckpt_provider.spark.checks.rows import StagedRows
-from airflow_ckpt_provider.spark.reason import reason
+from airflow_ckpt_provider.spark.error_summary import error_summary
 from airflow_ckpt_provider.write.looks import look_at
 from airflow_ckpt_provider.write.staged_files import StagedFileCheck
 
@@ -113,7 +113,7 @@ class CheckRun:
         from pyspark.errors import AnalysisException
 
         if isinstance(problem, AnalysisException):
-            wrong = InvalidInputError(reason(problem))
+            wrong = InvalidInputError(error_summary(problem))
             wrong.__cause__ = problem
             return wrong
         if not isinstance(problem, TerminalError):
@@ -153,4 +153,4 @@ def _said(problem: Exception) -> str:
     if isinstance(problem, CheckpointError):
         return str(problem)
     kind = type(problem)
-    return reason(problem) if kind.__module__.startswith(("pyspark", "py4j")) else f"{kind.__name__}: {problem}"
+    return error_summary(problem) if kind.__module__.startswith(("pyspark", "py4j")) else f"{kind.__name__}: {problem}"

@@ -13,8 +13,8 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError
+from airflow_ckpt_provider.spark.code_shipping import dumps
 from airflow_ckpt_provider.spark.frame.buckets import canonical_sql
-from airflow_ckpt_provider.spark.ship import dumps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -19,7 +19,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import InvalidInputError
-from airflow_ckpt_provider.spark.ship import is_connect
+from airflow_ckpt_provider.spark.code_shipping import is_connect
 from airflow_ckpt_provider.spark.stage import spark_settings
 
 if TYPE_CHECKING:

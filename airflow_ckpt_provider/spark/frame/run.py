@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, StageFailedError, TerminalError
 from airflow_ckpt_provider.sources.dataframe import recovered_splits
+from airflow_ckpt_provider.spark.error_summary import error_summary
 from airflow_ckpt_provider.spark.frame.buckets import canonical, placed
 from airflow_ckpt_provider.spark.frame.ids import EMPTY_WRITER, staged_names, without_staged
 from airflow_ckpt_provider.spark.frame.reproducible import require_reproducible
 from airflow_ckpt_provider.spark.frame.task import RESULT, FrameTask
-from airflow_ckpt_provider.spark.reason import reason
 from airflow_ckpt_provider.spark.stage import StageRun, spark_settings
 from airflow_ckpt_provider.write.rounds import Progress
 
@@ -138,7 +138,7 @@ class FrameRun(StageRun):
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)
             line = next((f" ({at.filename}, line {at.lineno}, in {at.name})" for at in reversed(place) if _theirs(at.filename)), "")
-            said = f"{type(error).__name__}: {reason(error)}"
+            said = f"{type(error).__name__}: {error_summary(error)}"
             raise StageFailedError(f"The function {self._source.name} of SparkDataFrame failed: {said}{line}") from error
         if not isinstance(frame, DataFrame):
             raise InvalidInputError(

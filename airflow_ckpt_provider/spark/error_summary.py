@@ -19,7 +19,7 @@ _END = ("\tat ", " SQLSTATE:", "JVM stacktrace:", "Driver stacktrace:")
 _OURS = (str(Path(airflow_ckpt_provider.__file__).parent), "airflow_ckpt_provider-", "/pyspark/", "pyspark.zip")
 
 
-def reason(problem: BaseException) -> str:
+def error_summary(problem: BaseException) -> str:
     """The last Python error in ``problem`` and the line of the user's code that raised it; else the first line that says something.
 
     :param problem: what Spark raised on the driver, classic or Connect.
