@@ -197,6 +197,10 @@ def of_commit(play: Play, picked: list[tuple[Write, Generation]]) -> Due:
     together = not first.provisional
     if len(pairs) > 1 and (not together or len({(w.mode, repr(w.parameters)) for w, _, _ in pairs}) > 1):
         return Due({refusals.InvalidInputError})
+    increments = {at.header.key for _, one, at in pairs if at.header.source.get("since") and one.replaces is None}
+    if len(increments) > 1:
+        # All writes of increments here are one task's, which has one place to read on from.
+        return Due({refusals.InvalidInputError})
     for _, _, at in pairs:
         if at.sealed() is None:
             due.must.add(refusals.DiscardedError if at.discarded() else refusals.NotSealedError)

@@ -16,7 +16,7 @@ from support.lance_world import FOREIGN, LanceWorld
 from support.world import rows
 
 from airflow_ckpt_provider.exceptions import HistoryExpiredError, RetryableError, TableExistsError, TableMovedError
-from airflow_ckpt_provider.tables.lance import commit as commits
+from airflow_ckpt_provider.tables.lance.commit import VersionChange
 
 pytestmark = pytest.mark.crash
 
@@ -168,7 +168,7 @@ def below(world, monkeypatch, attempt, work):
 
     with monkeypatch.context() as patched:
         made = at_the_commit(patched, work)
-        patched.setattr(commits, "_below", killed)
+        patched.setattr(VersionChange, "_require_in_line", killed)
         with pytest.raises(KilledError):
             world.commit(attempt)
     return made[0]
