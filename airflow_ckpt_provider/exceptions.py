@@ -39,6 +39,10 @@ class RetryableError(CheckpointError):
     """A retry may help: what is staged stays staged, and the next attempt starts from there."""
 
 
+class StaleStateError(RetryableError):
+    """What was loaded of a table went while it was looked at, because other writers clean up. Look at the table as it is now."""
+
+
 class TerminalError(CheckpointError):
     """A retry of the same thing cannot help: somebody has to change something first. Nothing staged is lost."""
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-    from airflow_ckpt_provider.tables.presence import Look
+    from airflow_ckpt_provider.write.staged_files import Look
     from benchmarks.stage import Place
 
 #: Seconds of one side, by part; what it took in all stands under no name.

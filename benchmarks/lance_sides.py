@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from airflow_ckpt_provider.tables.lance.writer import WriterFacts
-    from airflow_ckpt_provider.tables.presence import Look
     from airflow_ckpt_provider.tables.protocol import Writer
+    from airflow_ckpt_provider.write.staged_files import Look
     from benchmarks.checkpoint_cost import Plain
 
 _KEY = IdempotenceKey("upsert")

@@ -9,6 +9,7 @@ A **checkpoint** is the durable record of one write, under one **idempotence key
       ids/<split>-….parquet  ids of a split's rows, where a recovery is by rows; no name without its staged record
       staged/<split>.json  the published record of one written split   put-if-absent
       seal.json            totals and all staged manifests; seal-2 …   put-if-absent
+      groups/<id>.json     who lands together, in the first's folder   put-if-absent, before any of them is bound
       group.json           the commit this generation belongs to       put-if-absent, before the table is touched
       commit.json          the snapshot that the table's history shows put-if-absent, after the table says so
       discard.json         tombstone                                   put-if-absent, before anything is deleted

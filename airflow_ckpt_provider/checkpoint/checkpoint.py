@@ -22,6 +22,7 @@ from airflow_ckpt_provider.checkpoint.documents import (
     Group,
     Header,
     Member,
+    Members,
     Plan,
     Seal,
     Staged,
@@ -92,7 +93,7 @@ class Checkpoint:
     @classmethod
     def generations(cls, store: CheckpointStore, key: IdempotenceKey) -> list[int]:
         """The generations of ``key`` that have any object, in their order."""
-        found = {generation_of(name) for name in store.names(f"{key.hash}/")}
+        found = {generation_of(folder) for folder in store.folders(f"{key.hash}/")}
         return sorted(generation for generation in found if generation is not None)
 
     def earlier(self) -> list[Checkpoint]:
@@ -302,12 +303,29 @@ class Checkpoint:
         return Member(key=self.key.value, generation=self.header.generation)
 
     def group(self) -> Group | None:
-        """The commit group this generation is bound to; None proves that no commit was ever tried (I10)."""
-        return self.store.read(self.paths.group, Group)
+        """The commit group this generation is bound to; None proves that no commit was ever tried (I10).
+
+        :raises CheckpointMissingError: if the list of its members is gone from the store.
+        """
+        group = self.store.read(self.paths.group, Group)
+        if group is None or group.listed_by is None:
+            return group
+        name = _members_of(group.listed_by, group.id)
+        listed = self.store.read(name, Members)
+        if listed is None:
+            raise self._gone(name)
+        return msgspec.structs.replace(group, members=listed.members, listed_by=None)
+
+    def list_members(self, group: Group) -> None:
+        """Put the list of a group's members, before any of them is bound to it; a group of one needs none."""
+        if len(group.members) > 1:
+            self.store.create(_members_of(min(group.members), group.id), Members(members=group.members))
 
     def bind(self, group: Group) -> Group:
         """Bind this generation to ``group`` unless it is bound already; what it is bound to is returned."""
-        if self.store.create(self.paths.group, group):
+        several = len(group.members) > 1
+        bound_to = msgspec.structs.replace(group, members=(), listed_by=min(group.members)) if several else group
+        if self.store.create(self.paths.group, bound_to):
             return group
         bound = self.group()
         if bound is None:
@@ -391,6 +409,11 @@ class Checkpoint:
 def this_host() -> str:
     """Name of this machine, for attempt records."""
     return socket.gethostname()
+
+
+def _members_of(first: Member, group_id: str) -> str:
+    """Name of the list of a group's members."""
+    return CheckpointPaths(IdempotenceKey(first.key).hash, first.generation).members(group_id)
 
 
 def member_digest(members: Sequence[Member]) -> bytes:

@@ -269,15 +269,24 @@ class Group(Document, frozen=True, kw_only=True, tag="group"):
     """The commit that a generation belongs to; put before the table is touched.
 
     :param id: digest of the members; the snapshot id is derived from it.
+    :param members: all who are meant to land together; stored here only if it is one.
+    :param listed_by: the member in whose folder the list of several is stored, once and not with each of them; see ``Members``.
     :param stream: whose memory, beside the table's history, remembers the commit: the stream of the first member.
     :param horizon: the table's last sequence number then. History that reaches back to it can disprove a commit (I10).
     """
 
     id: str
-    members: Annotated[tuple[Member, ...], msgspec.Meta(min_length=1, max_length=MAX_MEMBERS)]
+    members: Annotated[tuple[Member, ...], msgspec.Meta(max_length=MAX_MEMBERS)]
     stream: str
     bound_at: Moment
     horizon: Count
+    listed_by: Member | None = None
+
+
+class Members(Document, frozen=True, kw_only=True, tag="members"):
+    """Who is meant to land together in one commit; put before any of them is bound to it."""
+
+    members: Annotated[tuple[Member, ...], msgspec.Meta(min_length=2, max_length=MAX_MEMBERS)]
 
 
 class Commit(Document, frozen=True, kw_only=True, tag="commit"):

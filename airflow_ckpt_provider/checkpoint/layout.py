@@ -74,6 +74,10 @@ class CheckpointPaths:
     def group(self) -> str:
         return f"{self.root}group.json"
 
+    def members(self, group_id: str) -> str:
+        """The list of the members of a commit group, in the folder of the first of them."""
+        return f"{self.root}groups/{group_id}.json"
+
     @property
     def commit(self) -> str:
         return f"{self.root}commit.json"

@@ -7,7 +7,7 @@ to "did *I* create this object", also when a reply was lost and the client repea
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow_ckpt_provider.checkpoint.bounds import BoundsError, require_size
 from airflow_ckpt_provider.checkpoint.encoding import corrupt, from_json, to_json
@@ -15,7 +15,7 @@ from airflow_ckpt_provider.checkpoint.location import StorageLocation
 from airflow_ckpt_provider.exceptions import RetryableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from obstore.store import ObjectStore
 
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
     from airflow_ckpt_provider.checkpoint.signing import Signer
 
-#: Documents read at the same time by ``read_many``.
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: Requests made at the same time by ``each``.
 _READERS = 16
 
 
@@ -98,7 +101,6 @@ class CheckpointStore:
 
     def read_many(self, names: Iterable[str], kind: type[AnyDocument]) -> list[AnyDocument]:
         """Documents that were listed, so that they must exist, in the order of ``names``."""
-        from concurrent.futures import ThreadPoolExecutor
 
         def one(name: str) -> AnyDocument:
             document = self.read(name, kind)
@@ -106,10 +108,19 @@ class CheckpointStore:
                 raise StoreError(f"Object {name} was listed in the checkpoint store {self.uri} and is gone.")
             return document
 
+        return self.each(one, names)
+
+    def each(self, ask: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """What ``ask`` finds for each of these, in their order; many at a time where each is a request to another machine.
+
+        :param ask: may be called from several threads.
+        """
+        from concurrent.futures import ThreadPoolExecutor
+
         if self.location.is_local:
-            return [one(name) for name in names]
+            return [ask(item) for item in items]
         with ThreadPoolExecutor(_READERS) as pool:
-            return list(pool.map(one, names))
+            return list(pool.map(ask, items))
 
     def exists(self, name: str) -> bool:
         """True if there is an object under ``name``, whatever is in it."""
@@ -131,6 +142,20 @@ class CheckpointStore:
         objects = self._objects()
         try:
             return sorted(item["path"] for chunk in obstore.list(objects, prefix) for item in chunk)
+        except Exception as error:
+            raise StoreError(f"Could not list {prefix} in the checkpoint store {self.uri}: {self.location.said(error)}") from error
+
+    def folders(self, prefix: str) -> list[str]:
+        """Folders below ``prefix`` that hold any object, with a trailing slash, sorted. What they hold is not listed."""
+        import obstore
+
+        objects = self._objects()
+        try:
+            found = sorted(f"{folder.rstrip('/')}/" for folder in obstore.list_with_delimiter(objects, prefix)["common_prefixes"])
+            if not self.location.is_local:
+                return found
+            # Where objects are files, a folder may have lost all of them.
+            return [folder for folder in found if any(obstore.list(objects, folder, chunk_size=1))]
         except Exception as error:
             raise StoreError(f"Could not list {prefix} in the checkpoint store {self.uri}: {self.location.said(error)}") from error
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
     from airflow_ckpt_provider.spark.checks.check import Check, CheckSpec
     from airflow_ckpt_provider.spark.checks.run import Outcome
-    from airflow_ckpt_provider.tables.presence import Look
     from airflow_ckpt_provider.tables.protocol import Table
+    from airflow_ckpt_provider.write.staged_files import Look
 
 
 class CheckpointCommitOperator(BaseOperator):

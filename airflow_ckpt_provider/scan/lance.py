@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import random
-import time
 from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_ckpt_provider.checkpoint.location import StorageLocation, whole_uri
 from airflow_ckpt_provider.exceptions import InvalidInputError, RetryableError, first_line
+from airflow_ckpt_provider.scan.looks import LOOKS, wait_for_look
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,9 +29,6 @@ BLOBS: Literal["all_binary"] = "all_binary"
 #: Operations after which each row that is left is where it was, in a fragment of the same columns. An update is none of them: it
 #: deletes a row in one fragment and adds it in another.
 MOVES_NO_ROW = frozenset({"Append", "Delete", "CreateIndex", "UpdateConfig"})
-
-#: Looks at a dataset whose versions are made and cleaned up meanwhile, and the wait after the first of them, in seconds.
-LOOKS, _FIRST_WAIT_S = 20, 0.01
 
 #: How the file of a version ends.
 _MANIFEST = ".manifest"
@@ -95,11 +91,6 @@ def _has_versions(uri: str, options: Mapping[str, str]) -> bool:
         return place.is_dir() and any(name.endswith(_MANIFEST) for name in os.listdir(place))
     listed = obstore.list(StorageLocation(uri, options).open(), folder)
     return any(one["path"].endswith(_MANIFEST) for chunk in listed for one in chunk)
-
-
-def wait_for_look(number: int) -> None:
-    """Wait for a moment after so many looks at what others have changed meanwhile."""
-    time.sleep(_FIRST_WAIT_S * number * random.uniform(0.3, 1.0))  # noqa: S311
 
 
 def busy(uri: str, error: Exception) -> RetryableError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from airflow_ckpt_provider.tables.summary import identity_of, keys_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
@@ -71,15 +73,124 @@ class Landed(NamedTuple):
     landed_now: bool
 
 
-class Base(NamedTuple):
-    """A table as it was at one moment, to begin a commit on.
+class GroupCommit(NamedTuple):
+    """Sealed writes that land together, once. They share table, mode and parameters."""
 
-    :param horizon: where its history stood; see ``Group.horizon``.
-    :param table: in the format's own terms.
-    """
+    group: Group
+    writes: Sequence[SealedWrite]
 
-    horizon: int
-    table: Any
+    @property
+    def headers(self) -> list[Header]:
+        """Of the writes."""
+        return [write.header for write in self.writes]
+
+    @property
+    def first(self) -> Header:
+        """The header of the first of them, for what they share."""
+        return self.writes[0].header
+
+    @property
+    def keys(self) -> str:
+        """Its keys, for messages."""
+        return keys_of(self.group)
+
+    @property
+    def identity(self) -> str:
+        """Traces of all members; see ``tables.summary``."""
+        return identity_of(self.headers)
+
+
+class Change(Protocol):
+    """What a commit makes of a table, ready to be swapped in."""
+
+    def swap(self) -> Landed:
+        """Make the change the table's latest state, in one compare-and-swap on the state that it was made from.
+
+        :raises Exception: whatever the catalog raised; only the table's history knows what became of the commit then.
+        :raises TerminalError: if it has landed, and not as it was to.
+        """
+        ...
+
+
+class TableState(Protocol):
+    """A table as it was loaded at one moment. Any member but ``horizon`` may raise ``StaleStateError`` if that is gone by now."""
+
+    @property
+    def horizon(self) -> int:
+        """Where its history stands; see ``Group.horizon``."""
+        ...
+
+    @property
+    def is_recognised(self) -> bool:
+        """Whether this is certainly the table that was bound, and so the storage in which its writes were staged."""
+        ...
+
+    def find(self, group: Group, headers: Sequence[Header] = ()) -> Landed | None:
+        """Look for the commit of ``group`` in the table's history (I1, I10).
+
+        :param headers: of its members, or of some of them, whose commit it must be; none if they are not known.
+        :returns: None if it certainly did not land on this state.
+        :raises BindingMismatchError: if what landed under the group's name were not these.
+        :raises HistoryExpiredError: if the history that could tell is gone.
+        :raises RolledBackError: if it landed and was taken off the branch.
+        """
+        ...
+
+    def require_unknown(self, headers: Sequence[Header], known: AbstractSet[Trace], *, since_bound: bool = False) -> None:
+        """Refuse keys of which the table's history shows a commit by a checkpoint that their store does not hold (I1).
+
+        :param headers: of what is to be written: a key and the table as it was when its generation was opened.
+        :param known: traces of the generations in the store that may have landed without any harm.
+        :param since_bound: whether the history before the generations was looked at when they were opened.
+        :raises BindingMismatchError: naming the key and the commit.
+        """
+        ...
+
+    def shows(self, landed: SealedWrite) -> bool:
+        """Whether any file that a write has staged is in the table (I10)."""
+        ...
+
+    def require_own_files(self, writes: Sequence[SealedWrite]) -> None:
+        """Refuse to land, or to look at, what names files that its generation has not written for this table (I4, I15).
+
+        What is replaced is looked at, too.
+
+        :raises CorruptObjectError: naming one.
+        """
+        ...
+
+    def require_listed(self, writes: Sequence[SealedWrite]) -> None:
+        """Refuse to land manifests that do not list exactly the files which the records name (I4, I15).
+
+        :raises CorruptObjectError: naming a file.
+        """
+        ...
+
+    def lost(self, files: Sequence[StagedFile]) -> list[StagedFile]:
+        """Those of these staged files that are gone, or have another size (I5)."""
+        ...
+
+    def require_unchanged(self, commit: GroupCommit) -> None:
+        """Refuse to land on a state whose schema, or whose watermark of the source, is not what the writes were made for.
+
+        :raises SchemaMismatchError: if the staged rows do not fit any more.
+        :raises TableMovedError: if another task has read on.
+        """
+        ...
+
+    def prepare(self, commit: GroupCommit) -> bool:
+        """Write what has to be in the table before the commit lands.
+
+        :returns: whether the table has another state now.
+        """
+        ...
+
+    def change(self, commit: GroupCommit) -> Change:
+        """What the commit makes of this state.
+
+        :raises TableMovedError: if what is to be replaced was changed by another writer since it was planned.
+        """
+        ...
 
 
 class StagedScan(Protocol):
@@ -156,8 +267,17 @@ class Table(Protocol):
         """
         ...
 
-    def base(self, binding: TableBinding) -> Base:
-        """The table as it is now."""
+    def state(self, binding: TableBinding) -> TableState:
+        """The table as it is now.
+
+        :param binding: which table it must be.
+        :raises TableMissingError: if it is another one, or gone.
+        :raises TableExistsError: if it was to be created, and another writer created one of its name.
+        """
+        ...
+
+    def refusal(self, error: Exception) -> str | None:
+        """What helps with an answer to a commit that no second try changes; None if another try may be answered otherwise."""
         ...
 
     def mark(self, reading: str, mode: str) -> JsonObject | None:
@@ -224,33 +344,6 @@ class Table(Protocol):
         """
         ...
 
-    def find(self, group: Group, headers: Sequence[Header]) -> Landed | None:
-        """Look for the commit of ``group`` in the table's history (I1, I10).
-
-        :param headers: of its members, or of some of them.
-        :raises BindingMismatchError: if what landed under the group's name were not these.
-        """
-        ...
-
-    def shows(self, landed: SealedWrite) -> bool:
-        """Whether any file that a checkpoint has staged is in the table now (I10)."""
-        ...
-
-    def require_unknown(self, headers: Sequence[Header], known: AbstractSet[Trace], base: Base | None = None) -> None:
-        """Refuse keys of which the table's history shows a commit by a checkpoint that their store does not hold (I1).
-
-        :param headers: of what is to be written: a key and the table as it was when its generation was opened.
-        :param known: traces of the generations in the store that may have landed without any harm.
-        :param base: the table that a commit is about to be made on, where the history before the generations was looked at when
-            they were opened; the table as it is now, and all its history, if None.
-        :raises BindingMismatchError: naming the key and the commit.
-        """
-        ...
-
-    def landed_earlier(self, groups: Iterable[Group], headers: Sequence[Header], table: Any) -> str | None:  # noqa: ANN401
-        """Id of the first of these groups whose rows are in ``table``, as ``commit`` hands it to ``before_swap`` (I1, I10)."""
-        ...
-
     def require_together(self, headers: Sequence[Header]) -> None:
         """Refuse checkpoints that cannot land in one commit.
 
@@ -273,24 +366,6 @@ class Table(Protocol):
         """
         ...
 
-    def require_own_files(self, sealed: Sequence[SealedWrite], base: Base | None = None) -> None:
-        """Refuse to land, or to look at, what names files that its generation has not written for this table (I4, I15).
-
-        What is replaced is looked at, too.
-
-        :param base: saves loading the table, if it was loaded.
-        :raises CorruptObjectError: naming one.
-        """
-        ...
-
-    def require_listed(self, sealed: Sequence[SealedWrite], base: Base | None = None) -> None:
-        """Refuse to land manifests that do not list exactly the files which the records name (I4, I15).
-
-        :param base: saves loading the table, if it was loaded.
-        :raises CorruptObjectError: naming a file.
-        """
-        ...
-
     def named_in(self, record: Staged) -> list[StagedFile]:
         """All files that a published record names: those that may land, and those that later splits read."""
         ...
@@ -306,13 +381,6 @@ class Table(Protocol):
     def needed_to_commit(self, one: SealedWrite) -> list[StagedFile]:
         """The files without which a commit of this would not be whole: those that land, what lists them, and what it reads; and
         those that a replacement of it would read.
-        """
-        ...
-
-    def lost(self, binding: TableBinding, files: Sequence[StagedFile], base: Base | None = None) -> list[StagedFile]:
-        """Those of these staged files that are gone, or have another size (I5).
-
-        :param base: saves loading the table, if it was loaded.
         """
         ...
 
@@ -340,15 +408,4 @@ class Table(Protocol):
 
     def remove(self, header: Header, files: Sequence[StagedFile]) -> None:
         """Delete leftovers. One that is gone already is passed over."""
-        ...
-
-    def commit(
-        self, group: Group, sealed: Sequence[SealedWrite], before_swap: Callable[[Any], None], base: Base | None = None
-    ) -> Landed:
-        """Land all staged files of ``group`` in one atomic commit, once (I1, I2, I10).
-
-        :param before_swap: called on each base that a compare-and-swap is about to be made on; raises to stop.
-        :param base: what the first swap is made on, if the table was loaded; the swap fails if it is not up to date.
-        :raises TableMovedError: if what is to be replaced was changed by somebody else since it was planned.
-        """
         ...

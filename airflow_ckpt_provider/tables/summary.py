@@ -99,6 +99,12 @@ def not_ours(keys: str, what: str, table: str) -> BindingMismatchError:
     )
 
 
+def keys_of(group: Group) -> str:
+    """The keys of a group, for messages."""
+    members = group.members
+    return f"the key {members[0].key!r}" + (f" and {len(members) - 1} more" if len(members) > 1 else "")
+
+
 def _digest(text: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()[:6]).decode()
 

@@ -21,10 +21,11 @@ from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWri
 from airflow_ckpt_provider.exceptions import SchemaMismatchError
 from airflow_ckpt_provider.sources.protocol import ListableSource, ReplanningSource
 from airflow_ckpt_provider.tables.missing import MissingColumns
-from airflow_ckpt_provider.tables.presence import Look
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.generations import Generations
+from airflow_ckpt_provider.write.looks import look_at
 from airflow_ckpt_provider.write.request import SourcePlan
+from airflow_ckpt_provider.write.staged_files import Look
 from airflow_ckpt_provider.write.work import SplitWork
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ class WriteAttempt:
         """Those of the staged files that are gone or damaged."""
         start = time.monotonic()
         files = named()
-        gone = set(self._table.lost(self.checkpoint.header.table, files)) if files else set()
+        gone = set(look_at(self._table, self.checkpoint.header.table, lambda state: state.lost(files))) if files else set()
         self.looks.append(Look(len(files), time.monotonic() - start))
         return gone
 

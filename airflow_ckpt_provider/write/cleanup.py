@@ -21,6 +21,7 @@ from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWri
 from airflow_ckpt_provider.exceptions import BindingMismatchError, HistoryExpiredError, RolledBackError, TableMissingError
 from airflow_ckpt_provider.tables.summary import trace_of
 from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write.looks import look_at
 from airflow_ckpt_provider.write.membership import group_of
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _landed_or_barred(checkpoint: Checkpoint, table: Table, known: set[Trace]) -
     try:
         commit = groups.landed(checkpoint, table)
         if commit is None and checkpoint.sealed() is not None:
-            table.require_unknown([checkpoint.header], known)
+            look_at(table, checkpoint.header.table, lambda state: state.require_unknown([checkpoint.header], known))
     except BindingMismatchError as error:
         return None, str(error)
     return commit, ""

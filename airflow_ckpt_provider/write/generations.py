@@ -14,6 +14,8 @@ from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 from airflow_ckpt_provider.exceptions import BindingMismatchError, RestartRefusedError
 from airflow_ckpt_provider.sources.protocol import ListableSource
 from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write.conflict_checks import earlier_traces
+from airflow_ckpt_provider.write.looks import look_at
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Commit, TableBinding
@@ -147,7 +149,8 @@ class Generations:
         :raises BindingMismatchError: if it does.
         """
         try:
-            self._table.require_unknown([header], groups.earlier_traces(self._store, header))
+            known = earlier_traces(self._store, header)
+            look_at(self._table, header.table, lambda state: state.require_unknown([header], known))
         except BindingMismatchError:
             # Another attempt may have opened this generation, and committed it, since we looked for it.
             if not self._store.exists(CheckpointPaths(self._request.key.hash, header.generation).header):

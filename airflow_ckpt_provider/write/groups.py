@@ -10,7 +10,6 @@ group binds all its members first, so all see the same ones.
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
@@ -18,29 +17,27 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
 from airflow_ckpt_provider.checkpoint.documents import Commit, Group, Member
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, sealed_of
 from airflow_ckpt_provider.exceptions import (
     CorruptObjectError,
-    DiscardedError,
     HistoryExpiredError,
     InvalidInputError,
-    RestartRefusedError,
     RolledBackError,
 )
-from airflow_ckpt_provider.tables.presence import Presence
-from airflow_ckpt_provider.tables.protocol import Base, Landed
-from airflow_ckpt_provider.tables.summary import trace_of
+from airflow_ckpt_provider.tables.protocol import GroupCommit, Landed
+from airflow_ckpt_provider.write.commit_loop import land
+from airflow_ckpt_provider.write.conflict_checks import ConflictChecks, require_nothing_earlier
+from airflow_ckpt_provider.write.looks import look_at
 from airflow_ckpt_provider.write.membership import group_id_of, group_of, place_of, require_one_way
+from airflow_ckpt_provider.write.staged_files import StagedFileCheck
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, Seal
+    from airflow_ckpt_provider.checkpoint.documents import Seal
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-    from airflow_ckpt_provider.tables.presence import Told
-    from airflow_ckpt_provider.tables.protocol import Table
-    from airflow_ckpt_provider.tables.summary import Trace
+    from airflow_ckpt_provider.tables.protocol import Table, TableState
+    from airflow_ckpt_provider.write.staged_files import Told
 
 
 #: Looks at what is about to land in one commit, and raises to stop it.
@@ -67,8 +64,8 @@ def landed(checkpoint: Checkpoint, table: Table) -> Commit | None:
     group = group_of(checkpoint)
     if group is None:
         return None
-    found = table.find(group, [checkpoint.header])
-    return None if found is None else _record(checkpoint, group, found)
+    found = _find(checkpoint, group, table)
+    return None if found is None else _record(SealedWrite(checkpoint), group, found)
 
 
 def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
@@ -91,10 +88,10 @@ def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
     if recorded.snapshot_id is None:
         return
     try:
-        found = table.find(group, [checkpoint.header])
+        found = _find(checkpoint, group, table)
     except HistoryExpiredError as error:
         sealed = SealedWrite(checkpoint)
-        if sealed.seal.files and not table.shows(sealed):
+        if sealed.seal.files and not look_at(table, checkpoint.header.table, lambda state: state.shows(sealed)):
             raise HistoryExpiredError(
                 f"It cannot be told whether the rows of the key {checkpoint.key.value!r} are in "
                 f"{checkpoint.header.table.identifier}: they were committed as number {recorded.snapshot_id}, which is expired "
@@ -119,10 +116,9 @@ def settle_nothing(checkpoint: Checkpoint, table: Table) -> bool:
     group = group_of(checkpoint)
     if group is None:
         return False
-    members = [Checkpoint.at(checkpoint.store, IdempotenceKey(member.key), member.generation) for member in group.members]
-    if not table.changes_nothing([SealedWrite(member) for member in members]):
+    if not table.changes_nothing([SealedWrite(_opened(checkpoint.store, member)) for member in group.members]):
         return False
-    _settle(group, checkpoint, table, _Audited(None, lambda _: None))
+    _settle(group, SealedWrite(checkpoint), table, _Audited(None, lambda _: None))
     return True
 
 
@@ -140,45 +136,75 @@ def commit(
     """
     table.require_together([checkpoint.header for checkpoint in checkpoints])
     _require_one_table(checkpoints)
-    seals = {checkpoint.member: sealed_of(checkpoint) for checkpoint in checkpoints}
+    known = {checkpoint.member: checkpoint for checkpoint in checkpoints}
+    store = checkpoints[0].store
+    writes = dict(zip(known, store.each(SealedWrite, known.values()), strict=True))
     _require_one_snapshot(checkpoints, table)
     audited = _Audited(audit, looked)
     settled: dict[Member, tuple[Commit, bool]] = {}
-    fresh: list[Checkpoint] = []
+    fresh: list[SealedWrite] = []
     verified: set[str] = set()
-    for checkpoint in checkpoints:
-        if checkpoint.member in settled:
+    for member, found in zip(known, store.each(_standing, known.values()), strict=True):
+        checkpoint = known[member]
+        if member in settled:
             continue
-        recorded = checkpoint.committed()
-        if recorded is not None:
-            if recorded.group not in verified:
-                verify(checkpoint, recorded, table)
-                verified.add(recorded.group)
-            settled[checkpoint.member] = (recorded, False)
+        if found.recorded is not None:
+            if found.recorded.group not in verified:
+                verify(checkpoint, found.recorded, table)
+                verified.add(found.recorded.group)
+            settled[member] = (found.recorded, False)
             continue
-        checkpoint.require_live()
-        group = group_of(checkpoint)
+        if found.is_discarded:
+            checkpoint.require_live()
+        group = group_of(checkpoint) if found.is_bound else None
         if group is None:
-            fresh.append(checkpoint)
+            fresh.append(writes[member])
         else:
-            settled |= _settle(group, checkpoint, table, audited)
+            settled |= _settle(group, writes[member], table, audited)
     if fresh:
-        if audit is not None:
-            looked_at = [SealedWrite(checkpoint) for checkpoint in {one.member: one for one in fresh}.values()]
-            table.require_own_files(looked_at)
-            audited.look(looked_at)
-        members = tuple(sorted({checkpoint.member for checkpoint in fresh}))
-        # Of the first member, not of whoever is listed first: everybody who begins this group writes the same.
-        stream = min(fresh, key=lambda checkpoint: checkpoint.member).header.stream
-        base = table.base(fresh[0].header.table)
-        group = Group(id=group_id_of(members), members=members, stream=stream, bound_at=now(), horizon=base.horizon)
-        settled |= _settle(group, fresh[0], table, audited, base)
-        for checkpoint in fresh:
-            # Bound to another group by somebody else between our look and our put: that group comes first.
-            bound = group_of(checkpoint)
-            if checkpoint.member not in settled and bound is not None:
-                settled |= _settle(bound, checkpoint, table, audited)
-    return [Settled(checkpoint, seals[checkpoint.member], *settled[checkpoint.member]) for checkpoint in checkpoints]
+        settled |= _begin(fresh, table, audited, settled)
+    return [Settled(one, writes[one.member].seal, *settled[one.member]) for one in checkpoints]
+
+
+def _begin(
+    fresh: Sequence[SealedWrite], table: Table, audited: _Audited, settled: Mapping[Member, tuple[Commit, bool]]
+) -> dict[Member, tuple[Commit, bool]]:
+    """Land writes of which no commit was begun yet, as one group; those that another task binds meanwhile, as it has them.
+
+    :param settled: what has landed before.
+    """
+    if audited.is_asked:
+        look_at(table, fresh[0].header.table, lambda state: state.require_own_files(fresh))
+        audited.look(fresh)
+    members = tuple(sorted(write.checkpoint.member for write in fresh))
+    # Of the first member, not of whoever is listed first: everybody who begins this group writes the same.
+    stream = min(fresh, key=lambda write: write.checkpoint.member).header.stream
+    state = look_at(table, fresh[0].header.table, lambda state: state)
+    group = Group(id=group_id_of(members), members=members, stream=stream, bound_at=now(), horizon=state.horizon)
+    landed = _settle(group, fresh[0], table, audited, fresh, state)
+    for write in fresh:
+        member = write.checkpoint.member
+        bound = group_of(write.checkpoint) if member not in landed and member not in settled else None
+        if bound is not None:
+            landed |= _settle(bound, write, table, audited)
+    return landed
+
+
+class _Standing(NamedTuple):
+    """How far the commit of one checkpoint is, as the store says it."""
+
+    recorded: Commit | None
+    is_discarded: bool
+    is_bound: bool
+
+
+def _standing(checkpoint: Checkpoint) -> _Standing:
+    recorded = checkpoint.committed()
+    if recorded is not None:
+        return _Standing(recorded, is_discarded=False, is_bound=True)
+    # In this order: whoever binds a group after the tombstone was put, sees the tombstone.
+    is_discarded = checkpoint.discarded() is not None
+    return _Standing(None, is_discarded, checkpoint.store.exists(checkpoint.paths.group))
 
 
 class _Audited:
@@ -192,6 +218,11 @@ class _Audited:
         self.looked = looked
         self._seen: set[tuple[Member, int]] = set()
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether there is anything that looks."""
+        return self._audit is not None
+
     def look(self, sealed: Sequence[SealedWrite]) -> None:
         """Audit these, unless all of them were."""
         these = {(Member(key=one.header.key, generation=one.header.generation), one.seal.round) for one in sealed}
@@ -201,139 +232,84 @@ class _Audited:
 
 
 def _settle(
-    group: Group, named: Checkpoint, table: Table, audited: _Audited, base: Base | None = None
+    group: Group,
+    named: SealedWrite,
+    table: Table,
+    audited: _Audited,
+    writes: Sequence[SealedWrite] | None = None,
+    state: TableState | None = None,
 ) -> dict[Member, tuple[Commit, bool]]:
     """Land ``group``, once, and record it for each of its members.
 
     :param named: the member that the caller was told to commit: all others lie in its store and go where it goes (I15).
-    :param base: the table as it was before anybody could begin this group, if this call is to begin it.
+    :param writes: of its members, if this call is to begin it; read from the store if None.
+    :param state: the table as it was before anybody could begin this group, if this call is to begin it.
     """
-    members = [Checkpoint.at(named.store, IdempotenceKey(one.key), one.generation) for one in group.members]
-    require_one_way(named, members)
-    begun_here = True
-    bound = []
-    for checkpoint in members:
-        found = checkpoint.bind(group)
-        begun_here = begun_here and found is group
-        if found.id == group.id:
-            # The first to bind it fixed the horizon: nobody can have committed the group before that.
-            bound.append((checkpoint, found))
-    if not bound:
+    store = named.checkpoint.store
+    if writes is None:
+        known = {named.checkpoint.member: named}
+        members = store.each(lambda one: known[one].checkpoint if one in known else _opened(store, one), group.members)
+        require_one_way(named.checkpoint, members)
+        writes = store.each(lambda one: known[one.member] if one.member in known else SealedWrite(one), members)
+    else:
+        require_one_way(named.checkpoint, [write.checkpoint for write in writes])
+        named.checkpoint.list_members(group)
+    found = store.each(lambda write: write.checkpoint.bind(group), writes)
+    # The first to bind it fixed the horizon: nobody can have committed the group before that.
+    horizons = [one.horizon for one in found if one.id == group.id]
+    begun_here = all(one is group for one in found)
+    writes = [write for write, one in zip(writes, found, strict=True) if one.id == group.id]
+    if not writes:
         return {}
-    checkpoints = [checkpoint for checkpoint, _ in bound]
+    checkpoints = [write.checkpoint for write in writes]
     # Its id is that of all who were meant to be in it; what the snapshot says of itself is who is.
     there = tuple(checkpoint.member for checkpoint in checkpoints)
-    group = msgspec.structs.replace(group, horizon=min(found.horizon for _, found in bound), members=there)
-    headers = [checkpoint.header for checkpoint in checkpoints]
-    # If nobody had begun it, it cannot have landed; should somebody be about to, the commit finds that out by itself.
-    outcome = None if base is not None and begun_here else table.find(group, headers)
+    commit = GroupCommit(msgspec.structs.replace(group, horizon=min(horizons), members=there), writes)
+    # If nobody had begun it, it cannot have landed; should another task be about to, the commit finds that out by itself.
+    # Another task may have begun it on a later state than the one that was seen here.
+    state = state if begun_here else None
+    outcome = None
+    if state is None:
+        outcome = look_at(table, named.header.table, lambda now: now.find(commit.group, commit.headers))
     if outcome is None:
-        sealed = [SealedWrite(checkpoint) for checkpoint in checkpoints]
-        table.require_own_files(sealed, base if begun_here else None)
-        audited.look(sealed)
-        if table.changes_nothing(sealed):
-            _require_nothing_earlier(checkpoints, table)
+        look_at(table, named.header.table, lambda now: now.require_own_files(writes), state)
+        audited.look(writes)
+        if table.changes_nothing(writes):
+            require_nothing_earlier(checkpoints, table)
             outcome = Landed(None, now(), landed_now=False)
         else:
-            # Somebody else may have begun it on a later version than the one that was seen here.
-            outcome = _land(group, checkpoints, sealed, table, base if begun_here else None, audited.looked)
-    return {checkpoint.member: (_record(checkpoint, group, outcome), outcome.landed_now) for checkpoint in checkpoints}
+            outcome = _land(commit, table, state, audited.looked)
+    records = store.each(lambda write: _record(write, commit.group, outcome), writes)
+    return {checkpoint.member: (record, outcome.landed_now) for checkpoint, record in zip(checkpoints, records, strict=True)}
 
 
-def _land(
-    group: Group, checkpoints: Sequence[Checkpoint], sealed: Sequence[SealedWrite], table: Table, base: Base | None, looked: Told
-) -> Landed:
-    presence = Presence(sealed, table, looked)
-    presence.require(base)
-    table.require_listed(sealed, base)
-    earlier = [group for checkpoint in checkpoints for group in _earlier_groups(checkpoint)]
-    headers = [checkpoint.header for checkpoint in checkpoints]
-    # What an earlier generation has landed is refused below, or replaced.
-    known = {trace for checkpoint in checkpoints for trace in earlier_traces(checkpoint.store, checkpoint.header)}
-
-    def before_swap(found: object) -> None:
-        for checkpoint in checkpoints:
-            # A discard puts its tombstone first and looks for our group second; we did it the other way round.
-            _require_live_together(checkpoint, checkpoints)
-        _refuse(table.landed_earlier(earlier, headers, found), checkpoints)
-        table.require_unknown(headers, known, Base(0, found))
-        presence.require_still()
-
-    return table.commit(group, sealed, before_swap, base)
+def _opened(store: CheckpointStore, member: Member) -> Checkpoint:
+    return Checkpoint.at(store, IdempotenceKey(member.key), member.generation)
 
 
-def _require_nothing_earlier(checkpoints: Sequence[Checkpoint], table: Table) -> None:
-    """What is checked before a swap, for checkpoints without rows, which make none."""
-    for checkpoint in checkpoints:
-        for group in _earlier_groups(checkpoint):
-            members = [Checkpoint.at(checkpoint.store, IdempotenceKey(member.key), member.generation) for member in group.members]
-            with contextlib.suppress(RolledBackError):
-                if table.find(group, [member.header for member in members]) is not None:
-                    _refuse(group.id, checkpoints)
+def _find(checkpoint: Checkpoint, group: Group, table: Table) -> Landed | None:
+    """The commit of a group as the table's history shows it, which must be that of this checkpoint."""
+    return look_at(table, checkpoint.header.table, lambda state: state.find(group, [checkpoint.header]))
 
 
-def _refuse(found: str | None, checkpoints: Sequence[Checkpoint]) -> None:
-    if found is not None:
-        raise RestartRefusedError(
-            f"An earlier generation of the key {checkpoints[0].key.value!r} was discarded while its commit was under way, and "
-            f"that commit ({found}) has landed after all. Committing the newer generation would double the rows; nothing was "
-            "changed. Keep the earlier rows and mark the task as success, or remove them before you run the write under "
-            "another key."
-        )
+def _land(commit: GroupCommit, table: Table, state: TableState | None, looked: Told) -> Landed:
+    """Look at all that the commit needs, and land it."""
+    files = StagedFileCheck(commit.writes, table, looked)
+
+    # What the looks go by is read beforehand, of all at a time.
+    commit.writes[0].checkpoint.store.each(lambda write: write.staged, commit.writes)
+
+    def look(now: TableState) -> None:
+        files.require(now)
+        now.require_listed(commit.writes)
+
+    look_at(table, commit.first.table, look, state)
+    return land(table, commit, ConflictChecks([write.checkpoint for write in commit.writes], files), state)
 
 
-def _require_live_together(checkpoint: Checkpoint, members: Sequence[Checkpoint]) -> None:
-    """Refuse a group with a discarded member, and say what becomes of the others: a generation never changes its group."""
-    try:
-        checkpoint.require_live()
-    except DiscardedError as error:
-        others = [repr(other.key.value) for other in members if other is not checkpoint]
-        if not others:
-            raise
-        shown = ", ".join(others[:10]) + (f" and {len(others) - 10} more" if len(others) > 10 else "")
-        raise DiscardedError(
-            f"{error} A commit of it together with {shown} was begun before that and cannot land any more. Run the stages of those "
-            f"keys again too, from their start, then commit all of them. For each: {how_to_restart(checkpoint.header)}."
-        ) from error
-
-
-def earlier_traces(store: CheckpointStore, header: Header) -> set[Trace]:
-    """Traces of the generations of the same key before this one."""
-    key = IdempotenceKey(header.key)
-    return {trace_of(Checkpoint.at(store, key, generation).header) for generation in range(1, header.generation)}
-
-
-def _earlier_groups(checkpoint: Checkpoint) -> list[Group]:
-    """Groups that discarded earlier generations of the same key were bound to; what this one replaces was not discarded."""
-    found = []
-    chain = replaced_generations(checkpoint)
-    for earlier in checkpoint.earlier():
-        group = group_of(earlier) if earlier.header.generation not in chain else None
-        if group is not None and not _landed_nothing(earlier):
-            found.append(group)
-    return found
-
-
-def replaced_generations(checkpoint: Checkpoint) -> set[int]:
-    """The committed generations that this one takes the place of, one after the other."""
-    chain: set[int] = set()
-    header = checkpoint.header
-    while header.replaces is not None:
-        chain.add(header.replaces)
-        header = Checkpoint.at(checkpoint.store, checkpoint.key, header.replaces).header
-    return chain
-
-
-def _landed_nothing(checkpoint: Checkpoint) -> bool:
-    """Whether its commit is known to have made no snapshot, however often it was tried: history has nothing to tell about it."""
-    recorded, seal = checkpoint.committed(), checkpoint.sealed()
-    return recorded is not None and recorded.snapshot_id is None and seal is not None and not seal.provisional
-
-
-def _record(checkpoint: Checkpoint, group: Group, outcome: Landed) -> Commit:
-    seal = sealed_of(checkpoint)
-    return checkpoint.record(
-        Commit(group=group.id, snapshot_id=outcome.snapshot_id, committed_at=outcome.committed_at, rows=seal.rows)
+def _record(write: SealedWrite, group: Group, outcome: Landed) -> Commit:
+    return write.checkpoint.record(
+        Commit(group=group.id, snapshot_id=outcome.snapshot_id, committed_at=outcome.committed_at, rows=write.seal.rows)
     )
 
 

@@ -13,15 +13,14 @@ from airflow_ckpt_provider.exceptions import (
     TableExistsError,
     TableMissingError,
 )
-from airflow_ckpt_provider.tables import once
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commit_loop, groups
 from airflow_ckpt_provider.write.cleanup import clean
 
 
 @pytest.fixture
 def impatient(monkeypatch):
     """The commit gives up at once, as it does after ten minutes without a usable answer."""
-    monkeypatch.setattr(once, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(commit_loop, "PATIENCE_S", 0.0)
 
 
 def test_a_write_lands_in_one_snapshot_and_a_repeated_commit_finds_it(world, mode):

@@ -11,9 +11,8 @@ from support.rest_catalog import AFTER, AWAY, BEFORE, REFUSED, SILENT, ZOMBIE
 from support.world import World
 
 from airflow_ckpt_provider.exceptions import CommitRefusedError, InvalidInputError, OutcomeUnknownError, RetryableError
-from airflow_ckpt_provider.tables import once
 from airflow_ckpt_provider.tables.iceberg.rest import CONNECT_TIMEOUT, READ_TIMEOUT, BoundedRestCatalog
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commit_loop, groups
 
 
 @pytest.fixture(params=SWAPS, ids=lambda mode: mode.name)
@@ -32,7 +31,7 @@ def world(rest_server, mode, tmp_path):
 @pytest.fixture
 def impatient(monkeypatch):
     """The commit gives up at once, as it does after ten minutes without a usable answer."""
-    monkeypatch.setattr(once, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(commit_loop, "PATIENCE_S", 0.0)
 
 
 def landed(world, mode):

@@ -12,7 +12,7 @@ from support.appending import seal as seal_of
 from support.samples import AT, GROUP, HEADER, KEY, MANIFEST_JSON, SAMPLES
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
-from airflow_ckpt_provider.checkpoint.documents import Plan, Split, Staged, StagedFile
+from airflow_ckpt_provider.checkpoint.documents import Member, Plan, Split, Staged, StagedFile
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import (
@@ -199,6 +199,23 @@ def test_a_generation_is_bound_to_one_commit_group_for_ever(checkpoint):
     assert checkpoint.group() is None
     assert checkpoint.bind(GROUP) == GROUP
     assert checkpoint.bind(replace(GROUP, id="ff" * 16, horizon=99)) == GROUP
+
+
+def test_the_members_of_a_group_are_stored_once_and_not_with_each_of_them(store):
+    members = tuple(sorted(Member(key=f"orders/{n}", generation=1) for n in range(50)))
+    group = replace(GROUP, members=members)
+    each = [Checkpoint.create(store, replace(HEADER, key=member.key)) for member in members]
+    each[0].list_members(group)
+    for checkpoint in each:
+        assert checkpoint.bind(group) is group
+        assert checkpoint.group() == group
+    stored = {name: len(bytes(obstore.get(store.location.open(), name).bytes())) for name in store.names("")}
+    assert max(size for name, size in stored.items() if name.endswith("/group.json")) < 500
+    (listed,) = [name for name in stored if "/groups/" in name]
+    assert listed == each[0].paths.members(group.id)
+    obstore.delete(store.location.open(), listed)
+    with pytest.raises(CheckpointMissingError, match=listed):
+        each[7].group()
 
 
 def test_the_first_record_of_a_commit_stays(checkpoint):

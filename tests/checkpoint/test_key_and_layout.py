@@ -80,6 +80,7 @@ def test_the_names_of_all_objects_are_these():
         "ids folder": paths.ids_folder,
         "ids": paths.ids("000012", "a1b2c3d4e5f6.0"),
         "group": paths.group,
+        "members of a group": paths.members("0f" * 16),
         "commit": paths.commit,
         "discard": paths.discard,
     } == {
@@ -95,6 +96,7 @@ def test_the_names_of_all_objects_are_these():
         "ids folder": f"{root}ids/",
         "ids": f"{root}ids/000012-a1b2c3d4e5f6.0.parquet",
         "group": f"{root}group.json",
+        "members of a group": f"{root}groups/{'0f' * 16}.json",
         "commit": f"{root}commit.json",
         "discard": f"{root}discard.json",
     }

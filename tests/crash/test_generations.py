@@ -19,8 +19,7 @@ from airflow_ckpt_provider.exceptions import (
     OutcomeUnknownError,
     RestartRefusedError,
 )
-from airflow_ckpt_provider.tables import once
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commit_loop, groups
 from airflow_ckpt_provider.write.cleanup import clean
 
 pytestmark = pytest.mark.crash
@@ -39,7 +38,7 @@ def world(tmp_path):
 @pytest.fixture
 def in_flight(world, monkeypatch):
     """A commit of the first generation that the catalog has received, and applies when told to."""
-    monkeypatch.setattr(once, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(commit_loop, "PATIENCE_S", 0.0)
     catalog = FaultyCatalog(world, "applied_later")
     with pytest.raises(OutcomeUnknownError):
         groups.commit([world.stage().checkpoint], world.target(catalog=catalog))

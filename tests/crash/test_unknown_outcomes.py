@@ -9,8 +9,7 @@ from support.world import World
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.exceptions import CommitRefusedError, OutcomeUnknownError
-from airflow_ckpt_provider.tables import once
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commit_loop, groups
 
 pytestmark = pytest.mark.crash
 
@@ -28,7 +27,7 @@ def world(tmp_path):
 @pytest.fixture
 def impatient(monkeypatch):
     """The commit gives up at once, as it does after ten minutes without a usable answer."""
-    monkeypatch.setattr(once, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(commit_loop, "PATIENCE_S", 0.0)
 
 
 def commit_through(world, catalog, attempt):

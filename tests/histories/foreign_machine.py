@@ -35,8 +35,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.exceptions import CheckpointError, CheckpointMissingError
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.tables import once
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commit_loop, groups
 from airflow_ckpt_provider.write.attempt import WriteAttempt
 
 if TYPE_CHECKING:
@@ -98,8 +97,8 @@ class ForeignHands(RuleBasedStateMachine):
         real = time.time
         self.patches = [
             mock.patch("uuid.uuid4", lambda: uuid.UUID(int=numbers.getrandbits(128), version=4)),
-            mock.patch.object(once, "FIRST_WAIT_S", 0.0005),
-            mock.patch.object(once, "PATIENCE_S", 0.05),
+            mock.patch.object(commit_loop, "FIRST_WAIT_S", 0.0005),
+            mock.patch.object(commit_loop, "PATIENCE_S", 0.05),
             mock.patch.object(checkpoints, "datetime", _shifted(lambda: self._now)),
             mock.patch("time.time", lambda: real() + 3600 * self._now),
         ]

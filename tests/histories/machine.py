@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 
-from airflow_ckpt_provider.tables import once
+from airflow_ckpt_provider.write import commit_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,8 +71,8 @@ class Histories(RuleBasedStateMachine):
         numbers = random.Random(0)
         self.patches = [
             mock.patch("uuid.uuid4", lambda: uuid.UUID(int=numbers.getrandbits(128), version=4)),
-            mock.patch.object(once, "FIRST_WAIT_S", 0.0005),
-            mock.patch.object(once, "PATIENCE_S", 30.0),
+            mock.patch.object(commit_loop, "FIRST_WAIT_S", 0.0005),
+            mock.patch.object(commit_loop, "PATIENCE_S", 30.0),
         ]
         # A catalog of its own for each look at a source would be one more engine, with connections and caches.
         self.patches.append(mock.patch("pyiceberg.catalog.load_catalog", lambda *_, **__: self.play.world.catalog))

@@ -28,11 +28,10 @@ from airflow_ckpt_provider.checkpoint.documents import Header
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.exceptions import CheckpointError, CommitRefusedError, InputChangedError, OutcomeUnknownError
 from airflow_ckpt_provider.sources import Files, IcebergTable
-from airflow_ckpt_provider.tables import once
 from airflow_ckpt_provider.tables.iceberg.history import PROPERTY_PREFIX
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
 from airflow_ckpt_provider.tables.summary import GROUP
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commit_loop, groups
 from airflow_ckpt_provider.write.attempt import WriteAttempt
 
 if TYPE_CHECKING:
@@ -322,7 +321,7 @@ class Play:
                 found.may.add(OutcomeUnknownError)
             return found
 
-        once.PATIENCE_S = 0.0 if fault in SILENT else 30.0
+        commit_loop.PATIENCE_S = 0.0 if fault in SILENT else 30.0
         settled = self.step(
             due, lambda: groups.commit(checkpoints, self.target(write, self.catalog)), meddled=meddled, unsure=len(picked) > 1
         )

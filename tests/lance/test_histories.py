@@ -28,7 +28,7 @@ from airflow_ckpt_provider.exceptions import (
     TableMissingError,
     TableMovedError,
 )
-from airflow_ckpt_provider.tables import once
+from airflow_ckpt_provider.write import commit_loop
 
 pytestmark = pytest.mark.crash
 
@@ -86,7 +86,7 @@ class Scene:
 @pytest.fixture
 def impatient(monkeypatch):
     """The commit gives up at once, as it does after ten minutes without a usable answer."""
-    monkeypatch.setattr(once, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(commit_loop, "PATIENCE_S", 0.0)
 
 
 def forget_the_record(world, attempt):
@@ -105,7 +105,7 @@ def bound_and_given_up(world, monkeypatch, request=None):
     """A commit that was begun and never reached the dataset."""
     attempt = world.stage(request)
     with monkeypatch.context() as patched:
-        patched.setattr(once, "PATIENCE_S", 0.0)
+        patched.setattr(commit_loop, "PATIENCE_S", 0.0)
         faults(patched, "fails_before")
         with pytest.raises(OutcomeUnknownError, match="retry the commit task"):
             world.commit(attempt)

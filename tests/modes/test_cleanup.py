@@ -136,7 +136,7 @@ def test_nothing_goes_while_a_commit_of_it_may_be_under_way(world):
     """Its group is bound, and nothing more: whoever did that may be about to swap."""
     checkpoint = world.stage().checkpoint
     members, stream = (checkpoint.member,), checkpoint.header.stream
-    horizon = world.target().base(checkpoint.header.table).horizon
+    horizon = world.target().state(checkpoint.header.table).horizon
     id_ = groups.group_id_of(members)
     checkpoint.bind(groups.Group(id=id_, members=members, stream=stream, bound_at=groups.now(), horizon=horizon))
     before = on_disk(world)

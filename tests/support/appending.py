@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,11 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
 from airflow_ckpt_provider.checkpoint.documents import Group, Member, Plan, Split, Staged
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+from airflow_ckpt_provider.tables.protocol import GroupCommit
+from airflow_ckpt_provider.write import commit_loop
+from airflow_ckpt_provider.write.conflict_checks import ConflictChecks
+from airflow_ckpt_provider.write.membership import group_id_of
+from airflow_ckpt_provider.write.staged_files import StagedFileCheck
 from support.samples import HEADER
 
 if TYPE_CHECKING:
@@ -21,8 +25,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from airflow_ckpt_provider.checkpoint.documents import Header, Seal
+    from airflow_ckpt_provider.tables.protocol import Landed, Written
     from airflow_ckpt_provider.tables.protocol import Table as Target
-    from airflow_ckpt_provider.tables.protocol import Written
     from support.world import World
 
 _numbers = itertools.count()
@@ -37,17 +41,18 @@ def write(world: World, *splits: pa.Table, name: str = "shop.orders", rows_per_b
 
 def commit(world: World, written: list[Written], name: str = "shop.orders") -> Table:
     """Land written splits in one snapshot."""
-    target = world.target(name)
-    key = f"key-{next(_numbers)}"
-    group = Group(
-        id=hashlib.sha256(key.encode()).hexdigest()[:32],
-        members=(Member(key=key, generation=1),),
-        stream="tests",
-        bound_at=now(),
-        horizon=target.base(target.binding()).horizon,
-    )
-    target.commit(group, [sealed_of(target, written)], lambda _base: None)
+    land(world.target(name), written)
     return world.table(name)
+
+
+def land(target: Target, written: list[Written], mode: str = "append") -> Landed:
+    """Land written splits in one commit of their own."""
+    write = sealed_of(target, written, mode)
+    member = Member(key=write.header.key, generation=1)
+    horizon = target.state(write.header.table).horizon
+    group = Group(id=group_id_of([member]), members=(member,), stream="tests", bound_at=now(), horizon=horizon)
+    checks = ConflictChecks([write.checkpoint], StagedFileCheck([write], target))
+    return commit_loop.land(target, GroupCommit(group, [write]), checks)
 
 
 def unstaged(header: Header) -> StagedWrite:
@@ -57,7 +62,7 @@ def unstaged(header: Header) -> StagedWrite:
 
 def sealed_of(target: Target, written: list[Written], mode: str = "append") -> SealedWrite:
     """Written splits as a sealed write, in a store of its own."""
-    checkpoint = unstaged(msgspec.structs.replace(header_of(target), mode=mode)).checkpoint
+    checkpoint = unstaged(msgspec.structs.replace(header_of(target), key=f"key-{next(_numbers)}", mode=mode)).checkpoint
     checkpoint.pin(Plan(created_at=now(), inputs={}, splits=tuple(Split(id=f"{n}", bytes=0, read={}) for n in range(len(written)))))
     for n, one in enumerate(written):
         checkpoint.publish(
@@ -79,6 +84,11 @@ def seal(checkpoint: Checkpoint, plan: Plan, number: int = 1) -> Seal:
     """Seal what is staged of a plan."""
     checkpoint.require_complete(plan)
     return checkpoint.seal(checkpoint.staged([split.id for split in plan.splits]), number=number)
+
+
+def require_files(writes: list[SealedWrite], target: Target) -> None:
+    """Look at the staged files of these, as a commit does."""
+    StagedFileCheck(writes, target).require(target.state(writes[0].header.table))
 
 
 def append(world: World, *splits: pa.Table, name: str = "shop.orders", rows_per_batch: int | None = None) -> Table:

@@ -15,6 +15,7 @@ from airflow_ckpt_provider.checkpoint.documents import (
     Group,
     Header,
     Member,
+    Members,
     Origin,
     Plan,
     Seal,
@@ -117,6 +118,7 @@ SAMPLES: dict[str, Document] = {
         provisional=True,
     ),
     "group.json": GROUP,
+    "members.json": Members(members=(Member(key=KEY.value, generation=1), Member(key="shop/other", generation=2))),
     "commit.json": Commit(group=GROUP.id, snapshot_id=4611686018427387904, committed_at=AT, rows=250),
     "discard.json": Discard(discarded_at=AT, reason="restart was asked for"),
 }

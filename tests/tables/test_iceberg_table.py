@@ -14,7 +14,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
-from support.appending import append, arrow_schema, commit, header_of, sealed_of, unstaged, write
+from support.appending import append, arrow_schema, commit, header_of, require_files, sealed_of, unstaged, write
 from support.samples import MANIFEST
 from support.world import SCHEMA, World, rows
 
@@ -26,7 +26,6 @@ from airflow_ckpt_provider.exceptions import (
     TableMissingError,
     UnsupportedTableError,
 )
-from airflow_ckpt_provider.tables import presence
 from airflow_ckpt_provider.tables.iceberg.history import LARGEST, REMEMBERED, Memory, Remembered
 from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
 
@@ -232,8 +231,8 @@ def test_a_staged_file_that_is_gone_or_cut_is_named_before_a_commit(world, damag
     else:
         path.unlink()
     with pytest.raises(StagedFileMissingError, match=f"1 of 4 staged files of shop.orders are gone or damaged, for instance {uri}"):
-        presence.Presence([sealed_of(world.target(), [written, other])], world.target()).require()
-    presence.Presence([sealed_of(world.target(), [other])], world.target()).require()
+        require_files([sealed_of(world.target(), [written, other])], world.target())
+    require_files([sealed_of(world.target(), [other])], world.target())
 
 
 def test_the_bounds_of_partitions_travel_with_the_manifest(world):

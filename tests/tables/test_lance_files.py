@@ -5,7 +5,6 @@ Rows are read back with plain Lance after a commit; what cannot be written is re
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import signal
@@ -17,13 +16,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 from lance.fragment import write_fragments
-from support.appending import sealed_of, unstaged
+from support.appending import land, unstaged
 from support.lance_types import PACK, PACKED, TYPES, VECTOR
 from support.samples import HEADER
 from support.standalone import wait_until
 
-from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import Group, Member
 from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
     NullInRequiredColumnError,
@@ -64,17 +61,7 @@ def write(uri, *splits, rows_per_batch=None):
 
 def commit(uri, written, mode="append"):
     """Land written splits in one version; the dataset."""
-    target = LanceTarget(uri)
-    key = f"key-{next(_numbers)}"
-    horizon = target.base(target.binding()).horizon
-    group = Group(
-        id=hashlib.sha256(key.encode()).hexdigest()[:32],
-        members=(Member(key=key, generation=1),),
-        stream="tests",
-        bound_at=now(),
-        horizon=horizon,
-    )
-    target.commit(group, [sealed_of(target, written, mode)], lambda _base: None)
+    land(LanceTarget(uri), written, mode)
     return lance.dataset(uri)
 
 

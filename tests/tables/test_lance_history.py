@@ -17,7 +17,7 @@ def test_a_compaction_that_takes_an_index_along_hides_no_commit(tmp_path, when):
     attempt = world.stage()
     if when == "before":
         world.foreign_append()
-        base = world.target().base(attempt.checkpoint.header.table)
+        base = world.target().state(attempt.checkpoint.header.table)
         world.dataset.optimize.compact_files()
         (settled,) = world.commit(attempt)
         assert settled.commit.snapshot_id > base.horizon
@@ -28,7 +28,7 @@ def test_a_compaction_that_takes_an_index_along_hides_no_commit(tmp_path, when):
     assert len(ids) == len(set(ids))
     # Nothing but the versions is asked here.
     group, headers = attempt.checkpoint.group(), [attempt.checkpoint.header]
-    assert world.target().find(group, headers) is not None
+    assert world.target().state(headers[0].table).find(group, headers) is not None
     groups.verify(attempt.checkpoint, attempt.checkpoint.committed(), world.target())
     (again,) = world.commit(attempt)
     assert not again.landed_now

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.appending import require_files
 from support.lance_upserting import SCHEMA, Place, people
 
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 from airflow_ckpt_provider.exceptions import DuplicateKeyError, InvalidInputError, StagedFileMissingError, TableMovedError
-from airflow_ckpt_provider.tables import presence
 from airflow_ckpt_provider.tables.keys import portions
 from airflow_ckpt_provider.tables.lance import scan, writer
 from airflow_ckpt_provider.tables.lance.table import LanceTarget
@@ -209,7 +209,7 @@ def test_a_split_that_lost_the_race_removes_what_it_wrote_and_nothing_of_the_sou
     files = [people([0, 50], "half"), people([1, 2] if when == UPDATE_ONLY else [60, 61], "whole")]
     attempt = place.attempt("first", files, when=when)
     assert place.stage_losing(attempt) == 4
-    presence.Presence([SealedWrite(attempt.checkpoint)], LanceTarget(place.uri)).require()
+    require_files([SealedWrite(attempt.checkpoint)], LanceTarget(place.uri))
     place.commit(attempt)
     new = {0: "half", 50: "half"} | dict.fromkeys([1, 2] if when == UPDATE_ONLY else [60, 61], "whole")
     assert place.notes() == after(dict.fromkeys(range(5), "old"), new, when)
@@ -223,10 +223,10 @@ def test_a_staged_file_that_is_gone_is_noticed_if_it_was_to_land(place, when):
     (lands,) = LanceTarget(place.uri).staged_files([landing])
     (left_out,) = {path.name for path in there.glob("*-source-*")} - {lands.name}
     (there / left_out).unlink()
-    presence.Presence([landing], LanceTarget(place.uri)).require()
+    require_files([landing], LanceTarget(place.uri))
     (there / lands.name).unlink()
     with pytest.raises(StagedFileMissingError, match=lands.name):
-        presence.Presence([landing], LanceTarget(place.uri)).require()
+        require_files([landing], LanceTarget(place.uri))
 
 
 # -- on_rerun="replace" -------------------------------------------------------------------------------------------------------

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lance.dataset import Transaction
 from lance.optimize import Compaction
+from support.appending import require_files
 from support.lance_upserting import Place, people
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
 from airflow_ckpt_provider.exceptions import RowCountError, StagedFileMissingError, TableMovedError
-from airflow_ckpt_provider.tables import presence
 from airflow_ckpt_provider.tables.keys import portions
 from airflow_ckpt_provider.tables.lance import scan, updating, writer
 from airflow_ckpt_provider.tables.lance.deletions import write_deletions
@@ -501,7 +501,7 @@ def test_a_split_that_lost_the_race_removes_what_it_wrote_and_nothing_of_the_sou
     before = rows_of(place.dataset())
     attempt = place.attempt("first", [people([0, 50], "half"), people([1, 2], "whole"), people([60], "whole")])
     assert place.stage_losing(attempt) == 1 + 1 + 2 * 3
-    presence.Presence([SealedWrite(attempt.checkpoint)], LanceTarget(place.uri)).require()
+    require_files([SealedWrite(attempt.checkpoint)], LanceTarget(place.uri))
     place.commit(attempt)
     assert_kept(place, before, {0, 1, 2}, {50, 60})
 

@@ -18,7 +18,8 @@ from airflow_ckpt_provider.exceptions import (
 from airflow_ckpt_provider.spark.checks.frame import StagedFrame
 from airflow_ckpt_provider.spark.checks.rows import StagedRows
 from airflow_ckpt_provider.spark.reason import reason
-from airflow_ckpt_provider.tables.presence import Presence
+from airflow_ckpt_provider.write.looks import look_at
+from airflow_ckpt_provider.write.staged_files import StagedFileCheck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -117,7 +118,8 @@ class CheckRun:
             return wrong
         if not isinstance(problem, TerminalError):
             try:
-                Presence(self._sealed, self._table).require()
+                check = StagedFileCheck(self._sealed, self._table)
+                look_at(self._table, self._sealed[0].header.table, check.require)
             except StagedFileMissingError as missing:
                 return missing
         return problem

@@ -14,11 +14,11 @@ from airflow_ckpt_provider.checkpoint.documents import fingerprint
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import SchemaMismatchError, TableMissingError
 from airflow_ckpt_provider.tables.fit import differences
+from airflow_ckpt_provider.tables.growth import grow
 from airflow_ckpt_provider.tables.iceberg.clock import require_clock
 from airflow_ckpt_provider.tables.iceberg.creation import creatable
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
 from airflow_ckpt_provider.tables.iceberg.names import require_columns
-from airflow_ckpt_provider.tables.once import grow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

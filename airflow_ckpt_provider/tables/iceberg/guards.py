@@ -26,7 +26,7 @@ def require_whole(table: Table, header: Header, paths: frozenset[str]) -> None:
 
     :raises TableMovedError: naming a delete file.
     """
-    from airflow_ckpt_provider.tables.iceberg.commit import head_of
+    from airflow_ckpt_provider.tables.iceberg.search import head_of
 
     delete = next(deletes_upon(table, head_of(table.metadata, header.table.branch), paths), None)
     if delete is not None:
@@ -43,7 +43,7 @@ def require_there(table: Table, header: Header, paths: frozenset[str]) -> None:
     """
     from pyiceberg.manifest import ManifestContent
 
-    from airflow_ckpt_provider.tables.iceberg.commit import head_of
+    from airflow_ckpt_provider.tables.iceberg.search import head_of
 
     head = head_of(table.metadata, header.table.branch)
     listed = head.manifests(table.io) if head and paths else []
@@ -58,7 +58,7 @@ def require_one_spec(table: Table, header: Header) -> None:
 
     :raises InvalidInputError: naming the other spec.
     """
-    from airflow_ckpt_provider.tables.iceberg.commit import head_of
+    from airflow_ckpt_provider.tables.iceberg.search import head_of
 
     head = head_of(table.metadata, header.table.branch)
     listed = head.manifests(table.io) if head else []

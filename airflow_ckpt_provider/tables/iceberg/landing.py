@@ -226,7 +226,7 @@ def with_table_splits(plan: Plan, splits: Iterable[Split], base: int | None) -> 
 
 def head_id(table: Table, branch: str) -> int | None:
     """Id of the snapshot that a branch shows."""
-    from airflow_ckpt_provider.tables.iceberg.commit import head_of
+    from airflow_ckpt_provider.tables.iceberg.search import head_of
 
     head = head_of(table.metadata, branch)
     return head.snapshot_id if head else None

@@ -2,63 +2,49 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import Member, StagedFile
+from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
-    RolledBackError,
-    RowCountError,
     SchemaMismatchError,
     TableMovedError,
 )
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, ScanFile
-from airflow_ckpt_provider.scan.sizes import file_sizes
 from airflow_ckpt_provider.tables.fit import require_fit
 from airflow_ckpt_provider.tables.iceberg.binding import NamedTable
-from airflow_ckpt_provider.tables.iceberg.commit import Commit, commit_once, find, head_of, require_unknown
 from airflow_ckpt_provider.tables.iceberg.creation import CREATION
 from airflow_ckpt_provider.tables.iceberg.evolution import (
     evolve,
     pinned_schema,
-    require_evolved_safely,
-    require_specs,
 )
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
-from airflow_ckpt_provider.tables.iceberg.guards import require_unread
 from airflow_ckpt_provider.tables.iceberg.history import MAIN
 from airflow_ckpt_provider.tables.iceberg.leftovers import name_of, referenced, written_by
 from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
 from airflow_ckpt_provider.tables.iceberg.marks import mark_of
 from airflow_ckpt_provider.tables.iceberg.merging import merge, worth_merging
 from airflow_ckpt_provider.tables.iceberg.modes import mode_of
-from airflow_ckpt_provider.tables.iceberg.own import require_listed, require_own_files, require_own_records
-from airflow_ckpt_provider.tables.iceberg.remains import remain
+from airflow_ckpt_provider.tables.iceberg.own import require_own_records
+from airflow_ckpt_provider.tables.iceberg.refusals import refusal
+from airflow_ckpt_provider.tables.iceberg.state import IcebergState, not_replaceable
 from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts, delete_files
-from airflow_ckpt_provider.tables.marks import marks_of, moves_mark, require_marks
+from airflow_ckpt_provider.tables.marks import moves_mark
 from airflow_ckpt_provider.tables.missing import lacking
-from airflow_ckpt_provider.tables.presence import gone_of
-from airflow_ckpt_provider.tables.protocol import Base
-from airflow_ckpt_provider.tables.summary import identity_of, key_trace
 from airflow_ckpt_provider.tables.together import adds_only, require_together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
     import pyarrow as pa
-    from pyiceberg.table import Table
 
-    from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan, Staged, TableBinding
+    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject, Plan, Staged, TableBinding
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
-    from airflow_ckpt_provider.tables.iceberg.cover import Removal
-    from airflow_ckpt_provider.tables.protocol import Landed, Writer
-    from airflow_ckpt_provider.tables.summary import Trace
+    from airflow_ckpt_provider.tables.protocol import Writer
 
 
 class IcebergTarget(NamedTable):
@@ -88,12 +74,15 @@ class IcebergTarget(NamedTable):
         try:
             mode_of(landed.header.mode, landed.header.parameters).require_replaceable(self.load_bound(landed.header.table), landed)
         except TableMovedError as error:
-            raise _not_replaceable(landed.header, error) from error
+            raise not_replaceable(landed.header, error) from error
 
-    def base(self, binding: TableBinding) -> Base:
-        """The table as it is now; its history stands at its last sequence number."""
-        table = self.load_bound(binding)
-        return Base(table.metadata.last_sequence_number, table)  # type: ignore[union-attr]  # version 1 is refused on loading
+    def state(self, binding: TableBinding) -> IcebergState:
+        """The table as it is now; see ``Table.state``."""
+        return IcebergState(self.catalog, self.load_bound(binding), binding.branch)
+
+    def refusal(self, error: Exception) -> str | None:
+        """What helps with an answer of the catalog; see ``Table.refusal``."""
+        return refusal(error)
 
     def mark(self, reading: str, mode: str) -> JsonObject | None:
         """How far a task has read its source; see ``Table.mark``."""
@@ -172,33 +161,6 @@ class IcebergTarget(NamedTable):
         merged = merge(table.io, own, lambda number: places.new_metadata_location(f"{stem}-{number:05d}.avro"))
         return [manifest.to_json() for manifest in merged]
 
-    def find(self, group: Group, headers: Sequence[Header]) -> Landed | None:
-        """Look for the commit of ``group`` in the table's history, which must be the commit of these."""
-        binding = headers[0].table
-        return find(self.load_bound(binding), Commit(group, binding.branch, identity_of(headers)))
-
-    def shows(self, landed: SealedWrite) -> bool:
-        """Whether any file of a checkpoint is in the table now; see ``Table.shows``."""
-        table, header = self.load_bound(landed.header.table), landed.header
-        member = Member(key=header.key, generation=header.generation)
-        return remain(table, head_of(table.metadata, header.table.branch), [member])
-
-    def require_unknown(self, headers: Sequence[Header], known: AbstractSet[Trace], base: Base | None = None) -> None:
-        """Refuse keys that a checkpoint which is not known has committed; see ``Table.require_unknown``."""
-        table = self.load_bound(headers[0].table) if base is None else base.table
-        require_unknown(table, headers[0].table.branch, {key_trace(header.key): header.key for header in headers}, known)
-
-    def landed_earlier(self, groups: Iterable[Group], headers: Sequence[Header], table: Table) -> str | None:
-        """Id of the first of these groups whose rows are in the table; one that was rolled back has none there.
-
-        :raises HistoryExpiredError: if the history that could tell is gone (I10).
-        """
-        for group in groups:
-            with contextlib.suppress(RolledBackError):
-                if find(table, Commit(group, headers[0].table.branch, None)) is not None:
-                    return group.id
-        return None
-
     def require_together(self, headers: Sequence[Header]) -> None:
         """Refuse checkpoints that cannot land in one commit."""
         require_together(headers, self.identifier, mode_of)
@@ -213,45 +175,6 @@ class IcebergTarget(NamedTable):
         if first.table.creation is not None or mode_of(first.mode, first.parameters).replaces or moves_mark(sealed):
             return False
         return not any(one.seal.rows or one.replaced_files or any(record.replaces for record in one.staged) for one in sealed)
-
-    def commit(
-        self, group: Group, sealed: Sequence[SealedWrite], before_swap: Callable[[Table], None], base: Base | None = None
-    ) -> Landed:
-        """Land all staged manifests of ``group`` in one snapshot, once.
-
-        :param before_swap: last checks of the caller on the very base that the swap is made on; raises to stop.
-        :param base: what the first swap is made on, if it was loaded.
-        """
-        manifests = [StagedManifest.from_json(manifest) for one in sealed for manifest in one.seal.manifests]
-        rows, staged = sum(one.seal.rows for one in sealed), sum(manifest.rows for manifest in manifests)
-        if rows != staged:
-            raise RowCountError(f"{rows} rows are sealed for {self.identifier}, but the staged manifests hold {staged} (I2).")
-        header = sealed[0].header
-        mode = mode_of(header.mode, header.parameters)
-
-        def check(table: Table) -> None:
-            require_specs(table, manifests)
-            require_evolved_safely(table, header.table)
-            require_marks(lambda reading: mark_of(table.metadata, reading, header.table.branch), sealed)
-            before_swap(table)
-
-        def removals(table: Table) -> Sequence[Removal]:
-            found = mode.removals(table, sealed)
-            require_unread(table, sealed, found)
-            return found
-
-        commit = Commit(
-            group, header.table.branch, identity_of([one.header for one in sealed]), manifests,
-            removals, marks_of(sealed),
-        )  # fmt: skip
-        try:
-            load = functools.partial(self.load_bound, header.table)
-            return commit_once(self.catalog, load, self.identifier, commit, check, base.table if base else None)
-        except TableMovedError as error:
-            again = [one.replaced.header for one in sealed if one.replaced is not None and one.replaced_files]
-            if not again:
-                raise
-            raise _not_replaceable(again[0], error) from error
 
     def leftovers(self, write: StagedWrite, landed: SealedWrite | None) -> list[StagedFile]:
         """Files of a generation that nothing refers to or needs; see ``Table.leftovers``."""
@@ -292,21 +215,6 @@ class IcebergTarget(NamedTable):
         header = write.header
         require_own_records(self.load_bound(header.table).metadata, header, write.names, write.plans, records)
 
-    def require_own_files(self, sealed: Sequence[SealedWrite], base: Base | None = None) -> None:
-        """Refuse to land files of others; see ``Table.require_own_files``."""
-        table = base.table if base else self.load_bound(sealed[0].header.table)
-        for one in sealed:
-            require_own_files(table.metadata, one)
-            if one.replaced is not None:
-                again = one.replaced
-                require_own_records(table.metadata, again.header, again.names, [again.plan], again.staged)
-
-    def require_listed(self, sealed: Sequence[SealedWrite], base: Base | None = None) -> None:
-        """Refuse manifests that list other files than were staged; see ``Table.require_listed``."""
-        table = base.table if base else self.load_bound(sealed[0].header.table)
-        for one in sealed:
-            require_listed(table.metadata, table.io, one)
-
     def staged_anew(self, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which these splits are staged once more; see ``Table.staged_anew``."""
         return mode_of(write.header.mode, write.header.parameters).staged_anew(write, lost)
@@ -316,19 +224,6 @@ class IcebergTarget(NamedTable):
         manifests = [StagedManifest.from_json(manifest) for manifest in one.seal.manifests]
         listed = [StagedFile(manifest.path, manifest.length) for manifest in manifests]
         return [*(file for record in one.staged for file in record.files), *listed]
-
-    def lost(self, binding: TableBinding, files: Sequence[StagedFile], base: Base | None = None) -> list[StagedFile]:
-        """Staged files that are gone or have another size (I5); see ``Table.lost``."""
-        table = base.table if base else self.load_bound(binding)
-        return gone_of(files, file_sizes(table.io, [file.path for file in files]))
-
-
-def _not_replaceable(landed: Header, error: TableMovedError) -> TableMovedError:
-    return TableMovedError(
-        f"The key {landed.key!r} is to replace the files that its generation {landed.generation} committed to "
-        f"{landed.table.identifier}, and that cannot be done file by file: {error} If others have taken or changed those files, "
-        "another run of the stage does not bring them back: replace the rows under another idempotence key."
-    )
 
 
 def _scan_files(one: SealedWrite) -> Iterator[ScanFile]:

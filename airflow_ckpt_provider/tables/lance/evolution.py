@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.exceptions import SchemaMismatchError
 from airflow_ckpt_provider.tables.fit import differences
+from airflow_ckpt_provider.tables.growth import grow
 from airflow_ckpt_provider.tables.lance.schema import RESERVED, facts_of, unwritable
-from airflow_ckpt_provider.tables.once import grow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

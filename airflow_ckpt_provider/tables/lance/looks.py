@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
-from airflow_ckpt_provider.scan.lance import LOOKS, busy, wait_for_look
+from airflow_ckpt_provider.scan.lance import busy
+from airflow_ckpt_provider.scan.looks import LOOKS, wait_for_look
 
 if TYPE_CHECKING:
     from collections.abc import Callable

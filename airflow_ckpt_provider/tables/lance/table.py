@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from typing import TYPE_CHECKING
 
@@ -10,51 +9,40 @@ from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
     NotSupportedYetError,
-    RolledBackError,
-    RowCountError,
 )
 from airflow_ckpt_provider.tables.fit import require_fit
-from airflow_ckpt_provider.tables.lance.binding import MADE_BY, STORAGE_VERSION, NamedDataset, version_of
-from airflow_ckpt_provider.tables.lance.commit import Commit, commit_once
+from airflow_ckpt_provider.tables.lance.binding import STORAGE_VERSION, NamedDataset
 from airflow_ckpt_provider.tables.lance.evolution import evolve
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
-from airflow_ckpt_provider.tables.lance.history import Search, find
-from airflow_ckpt_provider.tables.lance.keys import require_unknown, require_unseen
 from airflow_ckpt_provider.tables.lance.leftovers import delete, referenced, written_by
 from airflow_ckpt_provider.tables.lance.looks import looks_again
-from airflow_ckpt_provider.tables.lance.marks import mark_of, note, with_marks
+from airflow_ckpt_provider.tables.lance.marks import mark_of
 from airflow_ckpt_provider.tables.lance.modes import mode_of
-from airflow_ckpt_provider.tables.lance.operations import carrying
-from airflow_ckpt_provider.tables.lance.own import require_own_files, require_own_records
+from airflow_ckpt_provider.tables.lance.own import require_own_records
 from airflow_ckpt_provider.tables.lance.scan import DataFile, FileScan
 from airflow_ckpt_provider.tables.lance.schema import (
     LEAVES_ONLY,
     created_as,
     file_fields,
 )
+from airflow_ckpt_provider.tables.lance.state import LanceState, stale
 from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS, ROW_IDS_SUFFIX
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import SIDECAR, Sidecar
 from airflow_ckpt_provider.tables.lance.writer import WriterFacts
-from airflow_ckpt_provider.tables.marks import marks_of, moves_mark, require_marks
+from airflow_ckpt_provider.tables.marks import moves_mark
 from airflow_ckpt_provider.tables.missing import lacking
-from airflow_ckpt_provider.tables.presence import Presence, gone_of
-from airflow_ckpt_provider.tables.protocol import Base
-from airflow_ckpt_provider.tables.summary import identity_of, key_trace, trace_of
 from airflow_ckpt_provider.tables.together import adds_only, require_together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from collections.abc import Set as AbstractSet
 
     import pyarrow as pa
-    from lance import LanceDataset
 
-    from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, Plan, Staged, TableBinding
+    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject, Plan, Staged, TableBinding
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
-    from airflow_ckpt_provider.tables.lance.operations import Swap
-    from airflow_ckpt_provider.tables.protocol import Landed, Writer
-    from airflow_ckpt_provider.tables.summary import Trace
+    from airflow_ckpt_provider.tables.protocol import Writer
 
 _log = logging.getLogger(__name__)
 
@@ -88,11 +76,17 @@ class LanceTarget(NamedDataset):
         if dataset is not None:
             mode_of(landed.header.mode, landed.header.parameters).require_replaceable(self.files, dataset, landed)
 
-    @looks_again
-    def base(self, binding: TableBinding) -> Base:
-        """The dataset as it is now; its history stands at its version."""
-        dataset = self.load_bound(binding)
-        return Base(0 if dataset is None else dataset.version, dataset)
+    def state(self, binding: TableBinding) -> LanceState:
+        """The dataset as it is now; see ``Table.state``."""
+        try:
+            return LanceState(self, self.load_bound(binding), binding)
+        except (OSError, ValueError) as error:
+            raise stale(self.identifier, error) from error
+
+    def refusal(self, error: Exception) -> str | None:
+        """None: there is no catalog that refuses; see ``Table.refusal``."""
+        del error
+        return None
 
     @looks_again
     def mark(self, reading: str, mode: str) -> JsonObject | None:
@@ -180,47 +174,6 @@ class LanceTarget(NamedDataset):
 
     # -- committing -------------------------------------------------------------------------------------------------------
 
-    @looks_again
-    def find(self, group: Group, headers: Sequence[Header]) -> Landed | None:
-        """Look for the commit of ``group`` in the dataset's versions, which must be the commit of these."""
-        dataset = self.load_bound(headers[0].table)
-        return None if dataset is None else find(dataset, Search.of(group, identity_of(headers)))
-
-    @looks_again
-    def shows(self, landed: SealedWrite) -> bool:
-        """Whether any file of a checkpoint is in the dataset now; see ``Table.shows``."""
-        dataset = self.load_bound(landed.header.table)
-        staged = mode_of(landed.header.mode, landed.header.parameters).landed(landed)
-        return dataset is not None and not staged.isdisjoint(next(referenced(self.files, dataset)))
-
-    @looks_again
-    def require_unknown(self, headers: Sequence[Header], known: AbstractSet[Trace], base: Base | None = None) -> None:
-        """Refuse keys that a checkpoint which is not known has committed; see ``Table.require_unknown``."""
-        dataset = self.load_bound(headers[0].table) if base is None else base.table
-        if dataset is None:
-            return
-        since = 0 if base is None else min(version_of(header.table) for header in headers)
-        require_unknown(self.files, dataset, {key_trace(header.key): header.key for header in headers}, known, since)
-        for header in headers if base is None else ():
-            if trace_of(header) not in known:
-                require_unseen(dataset, header)
-
-    def landed_earlier(self, groups: Iterable[Group], headers: Sequence[Header], table: LanceDataset | None) -> str | None:
-        """Id of the first of these groups whose rows are in the dataset; one that was rolled back has none there.
-
-        :raises HistoryExpiredError: if the versions that could tell are gone (I10).
-        """
-        del headers
-        if table is None:
-            return None
-        for group in groups:
-            try:
-                if find(table, Search.of(group)) is not None:
-                    return group.id
-            except RolledBackError:
-                continue
-        return None
-
     def require_together(self, headers: Sequence[Header]) -> None:
         """Refuse checkpoints that cannot land in one commit."""
         require_together(headers, self.identifier, mode_of)
@@ -235,50 +188,6 @@ class LanceTarget(NamedDataset):
         if first.table.creation is not None or mode_of(first.mode, first.parameters).replaces:
             return False
         return not any(one.seal.rows or one.replaced_files for one in sealed) and not moves_mark(sealed)
-
-    def commit(
-        self,
-        group: Group,
-        sealed: Sequence[SealedWrite],
-        before_swap: Callable[[LanceDataset | None], None],
-        base: Base | None = None,
-    ) -> Landed:
-        """Land all staged fragments of ``group`` in one version, once; see ``Table.commit``."""
-        staged = [StagedFragments.from_json(manifest) for one in sealed for manifest in one.seal.manifests]
-        rows, held = sum(one.seal.rows for one in sealed), sum(one.rows for one in staged)
-        if rows != held:
-            raise RowCountError(f"{rows} rows are sealed for {self.identifier}, but the staged fragments hold {held} (I2).")
-        header = sealed[0].header
-        mode, creation = mode_of(header.mode, header.parameters), header.table.creation
-
-        def check(dataset: LanceDataset | None) -> None:
-            for one in sealed:
-                if dataset is not None and mode.pins_columns:
-                    self.require_columns(dataset, one.header.table)
-            if dataset is not None:
-                require_marks(functools.partial(mark_of, dataset), sealed)
-            if dataset is None or (creation is None and self.recognised(dataset, header.table) is None):
-                # Whoever removed a dataset that stood here has removed its folder, and what was staged in it, just now or earlier.
-                Presence(sealed, self).require()
-            before_swap(dataset)
-
-        def swap(dataset: LanceDataset | None) -> Swap:
-            made = mode.swap(self.files, dataset, sealed, staged)
-            return made if dataset is None or not marks_of(sealed) else carrying(dataset, made, with_marks(dataset, sealed))
-
-        commit = Commit(
-            group,
-            identity_of([one.header for one in sealed]),
-            swap,
-            {MADE_BY: header.table.uuid} if creation is not None else {},
-            stable_row_ids=bool(header.parameters.get("stable_row_ids")),
-            note=lambda dataset: note(dataset, group, sealed),
-        )
-        load = functools.partial(self.load_bound, header.table)
-        landed = commit_once(self.files, load, commit, check, None if base is None else (base.table,))
-        if creation is not None and landed.landed_now and not rows:
-            self._warn_of_version(created_as(creation)[1])
-        return landed
 
     def _warn_of_version(self, wanted: str) -> None:
         """Lance takes the storage version of a new dataset from its files, and chooses one if there are none."""
@@ -329,19 +238,6 @@ class LanceTarget(NamedDataset):
         earlier = write.replaced.names if write.replaced is not None else None
         require_own_records(self.identifier, write.header, write.names, write.plans, records, earlier)
 
-    def require_own_files(self, sealed: Sequence[SealedWrite], base: Base | None = None) -> None:
-        """Refuse to land files of others; see ``Table.require_own_files``."""
-        del base
-        for one in sealed:
-            require_own_files(self.identifier, one)
-            again = one.replaced
-            if again is not None:
-                earlier = again.replaced.names if again.replaced is not None else None
-                require_own_records(self.identifier, again.header, again.names, [again.plan], again.staged, earlier)
-
-    def require_listed(self, sealed: Sequence[SealedWrite], base: Base | None = None) -> None:
-        """Nothing: fragments are listed in the records themselves, and were looked at there."""
-
     def staged_anew(self, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which these splits are staged once more; see ``Table.staged_anew``."""
         return mode_of(write.header.mode, write.header.parameters).staged_anew(write, lost)
@@ -350,8 +246,3 @@ class LanceTarget(NamedDataset):
         """Data and deletion files, the sidecar and the file with row ids; see ``Table.named_in``."""
         beside = [Sidecar.from_json(own) for name, own in (record.scratch or {}).items() if name in {SIDECAR, ROW_IDS}]
         return [*record.files, *(StagedFile(f"{self.files.uri}/{one.name}", one.bytes) for one in beside)]
-
-    def lost(self, binding: TableBinding, files: Sequence[StagedFile], base: Base | None = None) -> list[StagedFile]:
-        """Staged files that are gone or have another size (I5): Lance commits fragments whose files are gone."""
-        del binding, base
-        return gone_of(files, self.files.sizes([file.path for file in files]))

@@ -24,8 +24,8 @@ from airflow_ckpt_provider.tables.iceberg.upsert.plan import plan_matches
 from airflow_ckpt_provider.tables.iceberg.upsert.writer import UpsertWriter
 from airflow_ckpt_provider.tables.keys.parameters import UpsertParameters
 from airflow_ckpt_provider.tables.keys.portions import buckets_for
-from airflow_ckpt_provider.tables.presence import reading_staged
 from airflow_ckpt_provider.tables.protocol import Written
+from airflow_ckpt_provider.tables.staged_files import reading_staged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

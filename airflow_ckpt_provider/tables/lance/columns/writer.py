@@ -14,7 +14,7 @@ from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.scan import DataFile, FileScan
 from airflow_ckpt_provider.tables.lance.schema import as_read
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
-from airflow_ckpt_provider.tables.presence import reading_staged
+from airflow_ckpt_provider.tables.staged_files import reading_staged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

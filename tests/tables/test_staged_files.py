@@ -11,8 +11,7 @@ from support.lance_world import LanceWorld
 from support.world import World
 
 from airflow_ckpt_provider.exceptions import StagedFileMissingError
-from airflow_ckpt_provider.tables import presence
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import groups, staged_files
 
 
 @pytest.fixture
@@ -101,8 +100,8 @@ def test_a_file_that_is_lost_while_a_commit_waits_for_its_catalog_is_missed_by_t
         raise ConnectionError("no answer")
 
     monkeypatch.setattr(SqlCatalog, "commit_table", unreachable)
-    monkeypatch.setattr(presence, "_AGAIN_S", 0.0)
-    monkeypatch.setattr(presence, "_AGAIN_TIMES", 0.0)
+    monkeypatch.setattr(staged_files, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(staged_files, "_AGAIN_TIMES", 0.0)
     with pytest.raises(StagedFileMissingError):
         world.commit(attempt)
     assert len(swaps) == 1

@@ -1,0 +1,142 @@
+"""An Iceberg table as it was loaded at one moment: its history, the staged files in its storage, and what a commit makes of it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.checkpoint.documents import Member
+from airflow_ckpt_provider.exceptions import RowCountError, TableMovedError
+from airflow_ckpt_provider.scan.sizes import file_sizes
+from airflow_ckpt_provider.tables.iceberg.commit import NewSnapshot
+from airflow_ckpt_provider.tables.iceberg.evolution import require_evolved_safely, require_specs
+from airflow_ckpt_provider.tables.iceberg.guards import require_unread
+from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
+from airflow_ckpt_provider.tables.iceberg.marks import mark_of
+from airflow_ckpt_provider.tables.iceberg.modes import mode_of
+from airflow_ckpt_provider.tables.iceberg.own import require_listed, require_own_files, require_own_records
+from airflow_ckpt_provider.tables.iceberg.remains import remain
+from airflow_ckpt_provider.tables.iceberg.search import find, head_of, require_unknown
+from airflow_ckpt_provider.tables.marks import marks_of, require_marks
+from airflow_ckpt_provider.tables.staged_files import gone_of
+from airflow_ckpt_provider.tables.summary import identity_of, key_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+    from airflow_ckpt_provider.checkpoint.documents import Group, Header, StagedFile
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
+    from airflow_ckpt_provider.tables.iceberg.commit import SnapshotChange
+    from airflow_ckpt_provider.tables.protocol import GroupCommit, Landed
+    from airflow_ckpt_provider.tables.summary import Trace
+
+
+class IcebergState:
+    """A table at one moment; see ``TableState``.
+
+    :param catalog: that holds the table.
+    :param table: as it was loaded.
+    :param branch: that commits land on.
+    """
+
+    #: Its UUID is what was bound.
+    is_recognised = True
+
+    def __init__(self, catalog: Catalog, table: Table, branch: str) -> None:
+        self.catalog = catalog
+        self.table = table
+        self.branch = branch
+
+    @property
+    def horizon(self) -> int:
+        """Its last sequence number."""
+        return self.table.metadata.last_sequence_number  # type: ignore[union-attr]  # version 1 is refused on loading
+
+    def find(self, group: Group, headers: Sequence[Header] = ()) -> Landed | None:
+        """Look for the commit of ``group``; see ``TableState.find``."""
+        return find(self.table, self.branch, group, identity_of(headers) if headers else None)
+
+    def require_unknown(self, headers: Sequence[Header], known: AbstractSet[Trace], *, since_bound: bool = False) -> None:
+        """Refuse keys that a checkpoint which is not known has committed; see ``TableState.require_unknown``."""
+        # All of the history is in the metadata, so that there is nothing to save.
+        del since_bound
+        require_unknown(self.table, self.branch, {key_trace(header.key): header.key for header in headers}, known)
+
+    def shows(self, landed: SealedWrite) -> bool:
+        """Whether any file of a write is in the table; see ``TableState.shows``."""
+        member = Member(key=landed.header.key, generation=landed.header.generation)
+        return remain(self.table, head_of(self.table.metadata, self.branch), [member])
+
+    def require_own_files(self, writes: Sequence[SealedWrite]) -> None:
+        """Refuse to land files of others; see ``TableState.require_own_files``."""
+        metadata = self.table.metadata
+        for write in writes:
+            require_own_files(metadata, write)
+            again = write.replaced
+            if again is not None:
+                require_own_records(metadata, again.header, again.names, [again.plan], again.staged)
+
+    def require_listed(self, writes: Sequence[SealedWrite]) -> None:
+        """Refuse manifests that list other files than were staged; see ``TableState.require_listed``."""
+        for write in writes:
+            require_listed(self.table.metadata, self.table.io, write)
+
+    def lost(self, files: Sequence[StagedFile]) -> list[StagedFile]:
+        """Staged files that are gone or have another size; see ``TableState.lost``."""
+        return gone_of(files, file_sizes(self.table.io, [file.path for file in files]))
+
+    def require_unchanged(self, commit: GroupCommit) -> None:
+        """Refuse a schema, specs or a watermark that the writes were not made for; see ``TableState.require_unchanged``."""
+        table = self.table
+        with _replacing(commit):
+            require_specs(table, _manifests(commit))
+            require_evolved_safely(table, commit.first.table)
+            require_marks(lambda reading: mark_of(table.metadata, reading, self.branch), commit.writes)
+
+    def prepare(self, commit: GroupCommit) -> bool:
+        """Nothing: all that a commit needs is in its snapshot."""
+        del commit
+        return False
+
+    def change(self, commit: GroupCommit) -> SnapshotChange:
+        """The snapshot that the commit makes on this base."""
+        manifests = _manifests(commit)
+        rows, staged = sum(write.seal.rows for write in commit.writes), sum(manifest.rows for manifest in manifests)
+        if rows != staged:
+            raise RowCountError(
+                f"{rows} rows are sealed for {commit.first.table.identifier}, but the staged manifests hold {staged} (I2)."
+            )
+        with _replacing(commit):
+            removals = mode_of(commit.first.mode, commit.first.parameters).removals(self.table, commit.writes)
+            require_unread(self.table, commit.writes, removals)
+        new = NewSnapshot(self.table, commit.group, self.branch, commit.identity, manifests, removals, marks_of(commit.writes))
+        return new.written(self.catalog)
+
+
+def _manifests(commit: GroupCommit) -> list[StagedManifest]:
+    return [StagedManifest.from_json(manifest) for write in commit.writes for manifest in write.seal.manifests]
+
+
+@contextlib.contextmanager
+def _replacing(commit: GroupCommit) -> Iterator[None]:
+    """Say of a table that was changed that a generation cannot be replaced file by file, if one was to be."""
+    try:
+        yield
+    except TableMovedError as error:
+        replaced = [write.replaced.header for write in commit.writes if write.replaced is not None and write.replaced_files]
+        if not replaced:
+            raise
+        raise not_replaceable(replaced[0], error) from error
+
+
+def not_replaceable(landed: Header, error: TableMovedError) -> TableMovedError:
+    """The error for a committed generation that cannot be replaced."""
+    return TableMovedError(
+        f"The key {landed.key!r} is to replace the files that its generation {landed.generation} committed to "
+        f"{landed.table.identifier}, and that cannot be done file by file: {error} If others have taken or changed those files, "
+        "another run of the stage does not bring them back: replace the rows under another idempotence key."
+    )

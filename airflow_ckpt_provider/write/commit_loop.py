@@ -1,0 +1,122 @@
+"""The loop that every commit goes through: load, look, check, change, swap, and on any error look again.
+
+Why it is exactly once, whatever a catalog or a library answers:
+
+- a swap is made only on a state whose history was searched for the commit, and the format's swap fails if another commit came
+  after that state;
+- an error, whatever it says, is followed by a new load and a new search. A conflict is no proof of absence: a client that resends
+  after a lost reply reports a conflict with our own commit. So no library's own retry is trusted with it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.exceptions import (
+    CommitRefusedError,
+    OutcomeUnknownError,
+    RetryableError,
+    StaleStateError,
+    TerminalError,
+    first_line,
+)
+from airflow_ckpt_provider.scan.looks import LOOKS, wait_for_look
+from airflow_ckpt_provider.tables.protocol import Landed
+from airflow_ckpt_provider.write.looks import look_at
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.tables.protocol import GroupCommit, Table, TableState
+    from airflow_ckpt_provider.write.conflict_checks import ConflictChecks
+
+#: How long one call keeps trying, in seconds, and the waits between its tries.
+PATIENCE_S, FIRST_WAIT_S, LONGEST_WAIT_S = 600.0, 0.05, 5.0
+
+
+def land(table: Table, commit: GroupCommit, checks: ConflictChecks, state: TableState | None = None) -> Landed:
+    """Swap a commit in, or find that it has landed.
+
+    :param checks: what is checked on each state that a swap is about to be made on; raises to stop.
+    :param state: what the first try is made on, if the table was loaded a moment ago. Another commit that came since makes that
+        swap fail, and the next try loads the table.
+    :raises CommitRefusedError: for an answer of the catalog that no second try changes.
+    :raises OutcomeUnknownError: if there was no usable answer for ``PATIENCE_S`` seconds.
+    :raises TerminalError: for what no second try changes.
+    """
+    end = time.monotonic() + PATIENCE_S
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            outcome = _tried(table, commit, checks, state)
+        except RetryableError as error:
+            # Once a swap was tried, a table that does not answer for a moment is asked again.
+            if tries == 1:
+                raise
+            outcome = error
+        if isinstance(outcome, Landed):
+            return outcome
+        state = None
+        wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(tries, 8)) * random.uniform(0.3, 1.0)  # noqa: S311
+        advice = table.refusal(outcome)
+        if advice is not None or time.monotonic() + wait > end:
+            break
+        time.sleep(wait)
+    said = f"{type(outcome).__name__}: {first_line(outcome)}"
+    what = f"{commit.keys} to {table.identifier}"
+    landed = look_at(table, commit.first.table, lambda now: now.find(commit.group, commit.headers))
+    if landed is not None:
+        return landed
+    if advice is not None:
+        raise CommitRefusedError(
+            f"The commit of {what} was refused: {said}. Nothing was changed, everything stays staged. {advice}, then clear "
+            "the task."
+        ) from outcome
+    raise OutcomeUnknownError(
+        f"The commit of {what} did not land in {tries} tries over {PATIENCE_S:.0f} s; the last error: {said}. "
+        "Nothing is lost: retry the commit task. It looks into the table's history first and lands the commit once."
+    ) from outcome
+
+
+def _tried(table: Table, commit: GroupCommit, checks: ConflictChecks, state: TableState | None) -> Landed | Exception:
+    """One try, on a state that did not go while it was looked at."""
+    looks = 0
+    while True:
+        try:
+            outcome = _try(table.state(commit.first.table) if state is None else state, commit, checks)
+        except StaleStateError:
+            looks += 1
+            if looks == LOOKS:
+                raise
+            wait_for_look(looks)
+            outcome = None
+        if outcome is not None:
+            return outcome
+        state = None
+
+
+def _try(state: TableState, commit: GroupCommit, checks: ConflictChecks) -> Landed | Exception | None:
+    """Find the commit in this state or swap it in; what the catalog raised if it did not say yes.
+
+    :returns: None if preparing it has changed the table: whatever else was committed meanwhile, it has to be looked at.
+    """
+    landed = state.find(commit.group, commit.headers)
+    if landed is not None:
+        return landed
+    state.require_unchanged(commit)
+    checks.require(state)
+    try:
+        if state.prepare(commit):
+            return None
+    except TerminalError:
+        raise
+    except Exception as error:  # noqa: BLE001 - as below
+        return error
+    change = state.change(commit)
+    try:
+        return change.swap()
+    except TerminalError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, only the table's history knows the outcome
+        return error

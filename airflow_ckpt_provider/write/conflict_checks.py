@@ -1,0 +1,127 @@
+"""What is checked on each state that a commit is about to be made on, whatever the table's format.
+
+A discard puts its tombstone first and looks for the commit's group second; the commit does it the other way round. So one of the
+two sees the other. A discarded generation whose commit was under way may land late: the commit of the generation after it looks for
+that, on the very state that it swaps against.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.exceptions import DiscardedError, RestartRefusedError, RolledBackError
+from airflow_ckpt_provider.tables.summary import trace_of
+from airflow_ckpt_provider.write.looks import look_at
+from airflow_ckpt_provider.write.membership import group_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_ckpt_provider.checkpoint.documents import Group, Header
+    from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+    from airflow_ckpt_provider.tables.protocol import Landed, Table, TableState
+    from airflow_ckpt_provider.tables.summary import Trace
+    from airflow_ckpt_provider.write.staged_files import StagedFileCheck
+
+
+class ConflictChecks:
+    """The checks of one commit. What the store says of earlier generations is read once.
+
+    :param checkpoints: the members of the commit.
+    :param files: the looks at their staged files.
+    """
+
+    def __init__(self, checkpoints: Sequence[Checkpoint], files: StagedFileCheck) -> None:
+        self._checkpoints = checkpoints
+        self._files = files
+        earlier = [(checkpoint, checkpoint.earlier()) for checkpoint in checkpoints]
+        self._groups = [group for checkpoint, before in earlier for group in _groups_of(checkpoint, before)]
+        # What an earlier generation has landed is refused, or replaced.
+        self._known = {trace_of(before.header) for _, generations in earlier for before in generations}
+
+    def require(self, state: TableState) -> None:
+        """Check that the commit may be made on this state.
+
+        :raises DiscardedError: if a member was discarded.
+        :raises RestartRefusedError: if the commit of an earlier generation has landed after all.
+        :raises BindingMismatchError: if another checkpoint store has committed one of the keys.
+        :raises StagedFileMissingError: if staged files are gone.
+        """
+        self._checkpoints[0].store.each(lambda one: _require_live_together(one, self._checkpoints), self._checkpoints)
+        for group in self._groups:
+            with contextlib.suppress(RolledBackError):
+                if state.find(group) is not None:
+                    raise _landed_after_all(group, self._checkpoints)
+        state.require_unknown([checkpoint.header for checkpoint in self._checkpoints], self._known, since_bound=True)
+        self._files.require_still(state)
+
+
+def require_nothing_earlier(checkpoints: Sequence[Checkpoint], table: Table) -> None:
+    """What is checked before a swap, for checkpoints without rows, which make none."""
+    for checkpoint in checkpoints:
+        for group in _groups_of(checkpoint, checkpoint.earlier()):
+            members = [Checkpoint.at(checkpoint.store, IdempotenceKey(member.key), member.generation) for member in group.members]
+            find = functools.partial(_find, group, [member.header for member in members])
+            with contextlib.suppress(RolledBackError):
+                if look_at(table, checkpoint.header.table, find) is not None:
+                    raise _landed_after_all(group, checkpoints)
+
+
+def _find(group: Group, headers: Sequence[Header], state: TableState) -> Landed | None:
+    return state.find(group, headers)
+
+
+def earlier_traces(store: CheckpointStore, header: Header) -> set[Trace]:
+    """Traces of the generations of the same key before this one."""
+    key = IdempotenceKey(header.key)
+    return {trace_of(Checkpoint.at(store, key, generation).header) for generation in range(1, header.generation)}
+
+
+def _landed_after_all(group: Group, checkpoints: Sequence[Checkpoint]) -> RestartRefusedError:
+    return RestartRefusedError(
+        f"An earlier generation of the key {checkpoints[0].key.value!r} was discarded while its commit was under way, and "
+        f"that commit ({group.id}) has landed after all. Committing the newer generation would double the rows; nothing was "
+        "changed. Keep the earlier rows and mark the task as success, or remove them before you run the write under "
+        "another key."
+    )
+
+
+def _require_live_together(checkpoint: Checkpoint, members: Sequence[Checkpoint]) -> None:
+    """Refuse a group with a discarded member, and say what becomes of the others: a generation never changes its group."""
+    try:
+        checkpoint.require_live()
+    except DiscardedError as error:
+        others = [repr(other.key.value) for other in members if other is not checkpoint]
+        if not others:
+            raise
+        shown = ", ".join(others[:10]) + (f" and {len(others) - 10} more" if len(others) > 10 else "")
+        raise DiscardedError(
+            f"{error} A commit of it together with {shown} was begun before that and cannot land any more. Run the stages of those "
+            f"keys again too, from their start, then commit all of them. For each: {how_to_restart(checkpoint.header)}."
+        ) from error
+
+
+def _groups_of(checkpoint: Checkpoint, earlier: Sequence[Checkpoint]) -> list[Group]:
+    """Groups that discarded earlier generations were bound to; what the checkpoint replaces was not discarded."""
+    headers = {before.header.generation: before.header for before in earlier}
+    chain, replaces = set[int](), checkpoint.header.replaces
+    while replaces is not None:
+        chain.add(replaces)
+        replaces = headers[replaces].replaces
+    found = []
+    for before in earlier:
+        group = group_of(before) if before.header.generation not in chain else None
+        if group is not None and not _landed_nothing(before):
+            found.append(group)
+    return found
+
+
+def _landed_nothing(checkpoint: Checkpoint) -> bool:
+    """Whether its commit is known to have made no snapshot, however often it was tried: history has nothing to tell about it."""
+    recorded, seal = checkpoint.committed(), checkpoint.sealed()
+    return recorded is not None and recorded.snapshot_id is None and seal is not None and not seal.provisional

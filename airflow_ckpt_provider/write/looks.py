@@ -1,0 +1,33 @@
+"""Looks at a table as it is now, repeated where what was loaded went while it was looked at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_ckpt_provider.exceptions import StaleStateError
+from airflow_ckpt_provider.scan.looks import LOOKS, wait_for_look
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_ckpt_provider.checkpoint.documents import TableBinding
+    from airflow_ckpt_provider.tables.protocol import Table, TableState
+
+T = TypeVar("T")
+
+
+def look_at(table: Table, binding: TableBinding, look: Callable[[TableState], T], state: TableState | None = None) -> T:
+    """What ``look`` finds in the table as it is now.
+
+    :param binding: which table it must be.
+    :param look: asks a state, and changes nothing.
+    :param state: of the table, for the first look, if it was loaded a moment ago.
+    :raises StaleStateError: if the table was changed at each look.
+    """
+    for number in range(1, LOOKS + 1):
+        try:
+            return look(table.state(binding) if state is None else state)
+        except StaleStateError as error:
+            last, state = error, None
+        wait_for_look(number)
+    raise last
