@@ -6,6 +6,6 @@ The stage side: a ``request`` says what the user wants; ``generations`` finds or
 finds what is missing; ``rounds`` hands that to an engine, whose tasks do the ``work`` of one split each; and the write is sealed.
 
 The commit side: ``groups`` lands sealed writes, with those that ``membership`` says belong together; the ``commit_loop`` lands each
-group once, on a state of the table that passes the ``conflict_checks`` and whose ``staged_files`` are all there; ``cleanup`` removes
-what attempts have left behind. ``looks`` asks a table that other writers change meanwhile.
+group once, on a state of the table that passes the ``conflict_checks`` and whose ``staged_files`` are all there; ``cleanup``
+removes what attempts have left behind. ``looks`` asks a table that other writers change meanwhile.
 """
