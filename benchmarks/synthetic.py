@@ -21,7 +21,7 @@ from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, Stri
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.tables.iceberg.manifests import write_manifest
+from airflow_ckpt_provider.tables.iceberg.manifest import write_manifest
 from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter
 from airflow_ckpt_provider.tables.protocol import Written
 

@@ -25,7 +25,8 @@ from airflow_ckpt_provider.checkpoint.documents import (
     TableBinding,
 )
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.tables.iceberg.manifests import FieldSummary, StagedManifest
+from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest
+from airflow_ckpt_provider.tables.iceberg.manifest.staged import FieldSummary
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Document

@@ -11,7 +11,7 @@ from pyarrow import parquet
 from pyiceberg.table.snapshots import Operation
 
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, ScanFile, scan_files
-from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest, to_manifest_file
+from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest, to_manifest_file
 from airflow_ckpt_provider.tables.iceberg.upsert import gather, portions
 from airflow_ckpt_provider.tables.iceberg.upsert.plan import plan_matches
 from airflow_ckpt_provider.tables.iceberg.upsert.writer import UpsertWriter

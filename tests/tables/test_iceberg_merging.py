@@ -19,13 +19,13 @@ from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 from support.replacing import commit_manifests, new_table
 
 from airflow_ckpt_provider.exceptions import RowCountError
-from airflow_ckpt_provider.tables.iceberg.manifests import to_manifest_file, write_manifest
-from airflow_ckpt_provider.tables.iceberg.merging import FEWEST, merge, worth_merging
+from airflow_ckpt_provider.tables.iceberg.manifest import merge, to_manifest_file, worth_merging, write_manifest
+from airflow_ckpt_provider.tables.iceberg.manifest.merging import FEWEST
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
+    from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest
 
 SCHEMA = Schema(NestedField(1, "n", LongType()), NestedField(2, "x", DoubleType()), NestedField(3, "s", StringType()))
 SPEC = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "n_p"), PartitionField(2, 1001, IdentityTransform(), "x_p"))

@@ -14,7 +14,7 @@ from support.readers import rows_by_each_reader
 from support.world import World
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, UnsupportedTableError
-from airflow_ckpt_provider.tables.iceberg.cutting import cut_upper
+from airflow_ckpt_provider.tables.iceberg.manifest import cut_upper
 
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()))
 

@@ -27,7 +27,7 @@ from airflow_ckpt_provider.exceptions import (
     UnsupportedTableError,
 )
 from airflow_ckpt_provider.tables.iceberg.history import LARGEST, REMEMBERED, Memory, Remembered
-from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
+from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -19,7 +19,7 @@ from airflow_ckpt_provider.exceptions import (
 from airflow_ckpt_provider.tables.iceberg.creation import new_table, pinned, require_as_told, unborn
 from airflow_ckpt_provider.tables.iceberg.evolution import schema_fingerprint
 from airflow_ckpt_provider.tables.iceberg.history import MAIN
-from airflow_ckpt_provider.tables.iceberg.manifests import FORMAT_VERSION
+from airflow_ckpt_provider.tables.iceberg.manifest import FORMAT_VERSION
 from airflow_ckpt_provider.tables.iceberg.names import avro_codec, require_names
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from airflow_ckpt_provider.tables.iceberg.history import (
     memory_of,
     snapshot_id_of,
 )
-from airflow_ckpt_provider.tables.iceberg.manifests import to_manifest_file
+from airflow_ckpt_provider.tables.iceberg.manifest import to_manifest_file
 from airflow_ckpt_provider.tables.iceberg.marks import remembering
 from airflow_ckpt_provider.tables.iceberg.names import avro_codec
 from airflow_ckpt_provider.tables.iceberg.removal import remove
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Group
     from airflow_ckpt_provider.tables.iceberg.cover import Removal
-    from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
+    from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest
 
 
 class SnapshotChange(NamedTuple):

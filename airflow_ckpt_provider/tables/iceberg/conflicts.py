@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from airflow_ckpt_provider.scan.deletes import rows_deleted_of
 from airflow_ckpt_provider.scan.iceberg import DeleteFile
 from airflow_ckpt_provider.tables.iceberg.cover import Everything, Matching, Partitions, Paths, key_of
-from airflow_ckpt_provider.tables.iceberg.entries import ADDED, DELETED, data_file, entries_of, live_entries
 from airflow_ckpt_provider.tables.iceberg.history import MAIN, lineage_of
+from airflow_ckpt_provider.tables.iceberg.manifest import ADDED, DELETED, data_file, entries_of, live_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from airflow_ckpt_provider.tables.iceberg.entries import FACTS, data_file
+from airflow_ckpt_provider.tables.iceberg.manifest import FACTS, data_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.types import IcebergType
 
-    from airflow_ckpt_provider.tables.iceberg.avro import Entry
+    from airflow_ckpt_provider.tables.iceberg.manifest import Entry
     from airflow_ckpt_provider.tables.iceberg.matching import Matcher
 
 #: Stands for NaN in keys, which is not equal to itself.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_ckpt_provider.exceptions import CorruptObjectError, InvalidInputError, SchemaMismatchError
-from airflow_ckpt_provider.tables.iceberg.manifests import FORMAT_VERSION
+from airflow_ckpt_provider.tables.iceberg.manifest import FORMAT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.update.schema import UpdateSchema
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, TableBinding
-    from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
+    from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest
 
 
 def evolve(load: Callable[[], Table], name: str, rows: pa.Schema) -> list[str]:

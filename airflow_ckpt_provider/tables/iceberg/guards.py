@@ -9,7 +9,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, TableMovedError
 from airflow_ckpt_provider.tables.iceberg.conflicts import changes_since, deletes_upon, touching
-from airflow_ckpt_provider.tables.iceberg.entries import live_entries
+from airflow_ckpt_provider.tables.iceberg.manifest import live_entries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,9 +18,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Split
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
-from airflow_ckpt_provider.tables.iceberg.avro import Entries
 from airflow_ckpt_provider.tables.iceberg.cover import Everything, Matching, Partitions, Paths, key_of
-from airflow_ckpt_provider.tables.iceberg.entries import FACTS
 from airflow_ckpt_provider.tables.iceberg.guards import (
     require_one_spec,
     require_same_files,
@@ -28,7 +26,7 @@ from airflow_ckpt_provider.tables.iceberg.guards import (
     require_there,
     require_whole,
 )
-from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
+from airflow_ckpt_provider.tables.iceberg.manifest import FACTS, Entries, StagedManifest
 from airflow_ckpt_provider.tables.iceberg.removal import classify
 from airflow_ckpt_provider.tables.iceberg.where import KeepingWriter, RowFilter
 from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.exceptions import UnsupportedTableError
-from airflow_ckpt_provider.tables.iceberg.avro import in_order
-from airflow_ckpt_provider.tables.iceberg.entries import live_entries
+from airflow_ckpt_provider.tables.iceberg.manifest import in_order, live_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError
 from airflow_ckpt_provider.scan.places import folders_of
-from airflow_ckpt_provider.tables.iceberg.avro import HEAD, Container, Entries, in_order, shape_of, to_long
-from airflow_ckpt_provider.tables.iceberg.entries import ADDED
-from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
+from airflow_ckpt_provider.tables.iceberg.manifest import ADDED, StagedManifest
+from airflow_ckpt_provider.tables.iceberg.manifest.avro import HEAD, Container, Entries, in_order, shape_of, to_long
 from airflow_ckpt_provider.tables.iceberg.upsert.mode import INSERT
 from airflow_ckpt_provider.tables.own import not_own, require_own
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_ckpt_provider.exceptions import HistoryExpiredError, TableMovedError
-from airflow_ckpt_provider.tables.iceberg.avro import Entries, in_order
 from airflow_ckpt_provider.tables.iceberg.cover import Cover
-from airflow_ckpt_provider.tables.iceberg.entries import DELETED, FACTS, Rewrite, data_file, entries_of, inheriting, live_entries
+from airflow_ckpt_provider.tables.iceberg.manifest import DELETED, data_file, entries_of, in_order, live_entries, rewrite_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-    from airflow_ckpt_provider.tables.iceberg.avro import Entry
     from airflow_ckpt_provider.tables.iceberg.cover import Key, Removal
+    from airflow_ckpt_provider.tables.iceberg.manifest import Entry
 
 
 class Removed(NamedTuple):
@@ -172,17 +171,11 @@ def _rewrite(
 ) -> tuple[_Tally, ManifestFile]:
     """Write a manifest anew without the marked files; without all if there are no marks."""
     tally = _Tally()
-    with Entries(io, manifest.manifest_path, FACTS) as entries, Rewrite(io, path, manifest, entries, snapshot_id) as rewrite:
-        for at, stored in enumerate(entries):
-            if stored.status == DELETED:
-                continue
-            entry = inheriting(stored, manifest)
-            if marks is None or marks[at]:
-                rewrite.deleted(entry)
-                tally.add(entry, entries.partition(entry.file), manifest.partition_spec_id)
-            else:
-                rewrite.existing(entry)
-    return tally, rewrite.manifest_file()
+
+    def took(entry: Entry, partition: Key) -> None:
+        tally.add(entry, partition, manifest.partition_spec_id)
+
+    return tally, rewrite_manifest(io, path, manifest, snapshot_id, marks, took)
 
 
 def _require_all(cover: Cover, seen: _Tally) -> None:

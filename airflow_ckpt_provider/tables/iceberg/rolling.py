@@ -10,8 +10,8 @@ import contextlib
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.tables.iceberg.cutting import facts_with_cut_bounds
 from airflow_ckpt_provider.tables.iceberg.fit import FIELD_ID
+from airflow_ckpt_provider.tables.iceberg.manifest import facts_with_cut_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

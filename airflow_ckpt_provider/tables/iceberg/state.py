@@ -11,7 +11,7 @@ from airflow_ckpt_provider.scan.sizes import file_sizes
 from airflow_ckpt_provider.tables.iceberg.commit import NewSnapshot
 from airflow_ckpt_provider.tables.iceberg.evolution import require_evolved_safely, require_specs
 from airflow_ckpt_provider.tables.iceberg.guards import require_unread
-from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
+from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest
 from airflow_ckpt_provider.tables.iceberg.marks import mark_of
 from airflow_ckpt_provider.tables.iceberg.modes import mode_of
 from airflow_ckpt_provider.tables.iceberg.own import require_listed, require_own_files, require_own_records

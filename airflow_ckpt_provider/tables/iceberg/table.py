@@ -24,9 +24,8 @@ from airflow_ckpt_provider.tables.iceberg.evolution import (
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
 from airflow_ckpt_provider.tables.iceberg.history import MAIN
 from airflow_ckpt_provider.tables.iceberg.leftovers import name_of, referenced, written_by
-from airflow_ckpt_provider.tables.iceberg.manifests import StagedManifest
+from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest, merge, worth_merging
 from airflow_ckpt_provider.tables.iceberg.marks import mark_of
-from airflow_ckpt_provider.tables.iceberg.merging import merge, worth_merging
 from airflow_ckpt_provider.tables.iceberg.modes import mode_of
 from airflow_ckpt_provider.tables.iceberg.own import require_own_records
 from airflow_ckpt_provider.tables.iceberg.refusals import refusal

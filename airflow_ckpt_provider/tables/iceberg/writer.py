@@ -10,7 +10,7 @@ from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.exceptions import RowCountError
 from airflow_ckpt_provider.tables.fit import Conform, gathered
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
-from airflow_ckpt_provider.tables.iceberg.manifests import write_manifest
+from airflow_ckpt_provider.tables.iceberg.manifest import write_manifest
 from airflow_ckpt_provider.tables.iceberg.names import avro_codec
 from airflow_ckpt_provider.tables.iceberg.partitions import Partitioner
 from airflow_ckpt_provider.tables.iceberg.rolling import RollingFiles

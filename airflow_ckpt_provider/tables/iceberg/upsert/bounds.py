@@ -9,7 +9,7 @@ import base64
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.checkpoint.documents import Part
-from airflow_ckpt_provider.tables.iceberg.cutting import cut_upper
+from airflow_ckpt_provider.tables.iceberg.manifest import cut_upper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -1,82 +1,53 @@
-"""Manifest entries as a commit sees them: with what they inherit, as pyiceberg's data files, and written with a new status."""
+"""One manifest written anew, entry by entry: with files of it kept as existing, and files of it removed by the new snapshot."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.tables.iceberg.avro import HEAD, ContainerWriter, Entries, to_long
+from airflow_ckpt_provider.tables.iceberg.manifest.avro import HEAD, ContainerWriter, Entries, to_long
+from airflow_ckpt_provider.tables.iceberg.manifest.entries import DELETED, EXISTING, FACTS, inheriting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable
     from types import TracebackType
-    from typing import Self
+    from typing import Any, Self
 
     from pyiceberg.io import FileIO
-    from pyiceberg.manifest import DataFile, ManifestFile
+    from pyiceberg.manifest import ManifestFile
 
-    from airflow_ckpt_provider.tables.iceberg.avro import Entry
-
-EXISTING, ADDED, DELETED = 0, 1, 2
-
-#: What a summary needs to know of a data file; these stand first in every writer's schema.
-FACTS = frozenset({"content", "file_path", "partition", "record_count", "file_size_in_bytes"})
-
-MAPS = frozenset({"column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds"})
+    from airflow_ckpt_provider.tables.iceberg.manifest.avro import Entry
 
 
-def entries_of(
-    io: FileIO, manifest: ManifestFile, fields: frozenset[str] | None = FACTS
-) -> Iterator[tuple[Entry, tuple[Any, ...]]]:
-    """All entries of a manifest, deleted ones included, with inherited values made explicit, and each file's partition."""
-    with Entries(io, manifest.manifest_path, fields) as entries:
-        for entry in entries:
-            yield inheriting(entry, manifest), entries.partition(entry.file)
+def rewrite_manifest(
+    io: FileIO,
+    path: str,
+    source: ManifestFile,
+    snapshot_id: int,
+    marks: bytearray | None,
+    took: Callable[[Entry, tuple[Any, ...]], None],
+) -> ManifestFile:
+    """Write ``source`` anew at ``path``, without the files that are marked; what earlier snapshots deleted is left out.
+
+    :param snapshot_id: the snapshot that removes them.
+    :param marks: a byte for each entry of ``source``, not 0 if its file goes; None if all go.
+    :param took: called for each file that goes, with its partition.
+    """
+    with Entries(io, source.manifest_path, FACTS) as entries, _Rewrite(io, path, source, entries, snapshot_id) as rewrite:
+        for at, stored in enumerate(entries):
+            if stored.status == DELETED:
+                continue
+            entry = inheriting(stored, source)
+            if marks is None or marks[at]:
+                rewrite.deleted(entry)
+                took(entry, entries.partition(entry.file))
+            else:
+                rewrite.existing(entry)
+    return rewrite.manifest_file()
 
 
-def live_entries(
-    io: FileIO, manifests: Iterable[ManifestFile], fields: frozenset[str] | None = FACTS
-) -> Iterator[tuple[ManifestFile, Entry, tuple[Any, ...]]]:
-    """The entries of these manifests whose files are in the table, each with its manifest and the file's partition."""
-    for manifest in manifests:
-        for entry, partition in entries_of(io, manifest, fields):
-            if entry.status != DELETED:
-                yield manifest, entry, partition
-
-
-def inheriting(entry: Entry, manifest: ManifestFile) -> Entry:
-    """The entry with what the Iceberg spec lets it inherit from its manifest ("Sequence Number Inheritance")."""
-    if entry.snapshot_id is None:
-        entry = entry._replace(snapshot_id=manifest.added_snapshot_id)
-    inherited = manifest.sequence_number or 0
-    if entry.status == ADDED or not inherited:
-        if entry.sequence_number is None:
-            entry = entry._replace(sequence_number=inherited)
-        if entry.file_sequence_number is None:
-            entry = entry._replace(file_sequence_number=inherited)
-    return entry
-
-
-def data_file(entry: Entry, partition: tuple[Any, ...], spec_id: int) -> DataFile:
-    """An entry's file as pyiceberg has it; the entry was read with all fields."""
-    from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, FileFormat
-    from pyiceberg.typedef import Record
-
-    # Iceberg stores maps with integer keys as lists of key and value.
-    values: dict[str, Any] = {
-        name: {pair["key"]: pair["value"] for pair in value} if name in MAPS and value is not None else value
-        for name, value in entry.file.items()
-    }
-    values["content"] = DataFileContent(values.get("content") or 0)
-    values["file_format"] = FileFormat(values["file_format"])
-    values["partition"] = Record(*partition)
-    file = DataFile(*(values.get(field.name) for field in DATA_FILE_TYPE[2].fields))
-    file.spec_id = spec_id
-    return file
-
-
-class Rewrite:
+class _Rewrite:
     """A new manifest made of the entries of another one, of its schema and with its metadata.
 
     :param source: the manifest that it replaces.

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from airflow_ckpt_provider.exceptions import RowCountError
-from airflow_ckpt_provider.tables.iceberg.avro import Container, ContainerWriter, in_order
-from airflow_ckpt_provider.tables.iceberg.manifests import FieldSummary, StagedManifest
+from airflow_ckpt_provider.tables.iceberg.manifest.avro import Container, ContainerWriter, in_order
+from airflow_ckpt_provider.tables.iceberg.manifest.staged import FieldSummary, StagedManifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
