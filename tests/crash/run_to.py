@@ -1,8 +1,7 @@
 """A process that has everything imported and forks one child for each run, so that a crash point costs a fork and not a start.
 
 Requests come as JSON lines on standard input and answers go as JSON lines to standard output. The parent never opens a
-store, a file or a catalog: Arrow's and obstore's threads do not survive a fork. Nor do Lance's: it imports that for runs into
-Lance datasets, and never uses it.
+store, a file or a catalog: the threads of Arrow, obstore and Lance do not survive a fork. To import those starts none.
 """
 
 from __future__ import annotations
@@ -16,19 +15,14 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyiceberg.catalog.sql
-import pyiceberg.expressions.parser
-import pyiceberg.io.pyarrow
-import pyiceberg.table  # noqa: F401 - with those above: what a run would import
-import sqlalchemy.dialects.sqlite  # noqa: F401 - as above
 from crash.effects import Effects, install
+from crash.imports import import_everything
 from support.foreign import options_of
 from support.world import World, rows
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.sources import Files, IcebergTable
-from airflow_ckpt_provider.tables.iceberg import commit, matching, modes, partitions, rolling, writer  # noqa: F401 - as above
 from airflow_ckpt_provider.write import cleanup, groups
 
 if TYPE_CHECKING:
@@ -144,6 +138,7 @@ def _world(root: Path) -> World:
 def _child(job: dict[str, Any], gate: int | None) -> None:
     """Run one job and leave its outcome in a file; never returns to the parent's loop."""
     outcome: dict[str, Any]
+    imported = set(sys.modules)
     try:
         world = _world(Path(job["root"]))
         if gate is not None:
@@ -152,6 +147,7 @@ def _child(job: dict[str, Any], gate: int | None) -> None:
         outcome = {"result": _WORK[job["do"]](world, job["writes"])}
     except Exception as error:  # noqa: BLE001 - the test that asked decides what it means
         outcome = {"error": type(error).__name__, "message": str(error), "traceback": traceback.format_exc()}
+    outcome["imported"] = sorted(set(sys.modules) - imported)
     Path(job["outcome"]).write_text(json.dumps(outcome))
     os._exit(0)
 
@@ -187,15 +183,8 @@ def _continued(pid: int) -> dict[str, Any]:
     return _wait(pid)
 
 
-def _import_lance() -> None:
-
-    import airflow_ckpt_provider.tables.lance.commit
-    import airflow_ckpt_provider.tables.lance.writer  # noqa: F401 - with those above: what a run would import
-
-
 def main() -> None:
-    if "lance" in sys.argv[1:]:
-        _import_lance()
+    import_everything(lance="lance" in sys.argv[1:])
     gc.freeze()
     for line in sys.stdin:
         request = json.loads(line)

@@ -48,6 +48,11 @@ class Run:
         assert "result" in self.found, self.found.get("traceback", f"ended by signal {self.signal} after {self.effects[-1:]}")
         return self.found["result"]
 
+    @property
+    def imported(self) -> list[str]:
+        """Modules that were not there when it was forked."""
+        return self.found["imported"]
+
     def listing(self) -> str:
         """The numbered effects, for messages."""
         return "\n".join(f"{number:4d} {name}" for number, name in enumerate(self.effects, 1))

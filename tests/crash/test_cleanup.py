@@ -8,6 +8,7 @@ import pytest
 from crash import lance_once, lance_scenarios
 from crash.exactly_once import assert_cleans_up, assert_exactly_once
 from crash.scenarios import UNPARTITIONED, UPSERT
+from crash.worlds import Prepared
 
 pytestmark = pytest.mark.crash
 
@@ -41,8 +42,9 @@ def test_a_clean_up_killed_at_any_effect_is_done_again(case, tmp_path):
     runs, scenario, check = case
     effects = runs.run(littered(runs, scenario, tmp_path / "whole"), *scenario.writes, do="clean").effects
     assert any("remove" in name or "delete" in name for name in effects)
+    worlds = Prepared(tmp_path / "world", lambda root: littered(runs, scenario, root))
     for number, name in enumerate(effects, 1):
-        world = littered(runs, scenario, tmp_path / str(number))
+        world = worlds.again()
         assert runs.run(world, *scenario.writes, do="clean", fatal=number).signal == signal.SIGKILL, name
         check(world, scenario.ids)
         assert_cleans_up(runs, world, *scenario.writes)
@@ -53,8 +55,9 @@ def test_a_zombie_that_wakes_up_after_it_was_given_up_and_cleaned_up_does_no_har
     runs, scenario, check = case
     (write,) = scenario.writes
     effects = runs.run(scenario.world(tmp_path / "whole"), write).effects
+    worlds = Prepared(tmp_path / "world", scenario.world)
     for number, name in enumerate(effects, 1):
-        world = scenario.world(tmp_path / str(number))
+        world = worlds.again()
         zombie = runs.run(world, write, fatal=number, how=signal.SIGSTOP)
         assert zombie.suspended
         # Before its first put there is nothing to clean up.

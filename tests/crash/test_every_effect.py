@@ -20,6 +20,7 @@ from crash.exactly_once import (
     splits_written,
 )
 from crash.scenarios import CREATE, ELSEWHERE, MAPPED, MODES, PARTITIONED, UNPARTITIONED, WHERE
+from crash.worlds import Prepared
 from support.readers import assert_same_everywhere
 
 pytestmark = pytest.mark.crash
@@ -50,9 +51,10 @@ def every_point(runs, tmp_path, scenario, check):
     assert_exactly_once(whole, scenario.ids, scenario.keys)
     rows = whole.table().scan().to_arrow().to_pylist()
     assert_same_everywhere(whole.table(), rows)
+    worlds = Prepared(tmp_path / "world", scenario.world)
     problems = []
     for number, name in enumerate(clean.effects, 1):
-        world = scenario.world(tmp_path / str(number))
+        world = worlds.again()
         try:
             check(world, number, rows)
         except AssertionError as error:
@@ -93,9 +95,10 @@ def test_the_effects_of_an_undisturbed_write_are_the_same_every_time(runs, tmp_p
 @pytest.mark.parametrize("scenario", [UNPARTITIONED, MAPPED, CREATE, WHERE], ids=lambda scenario: scenario.name)
 def test_a_write_killed_twice_at_different_effects_is_exactly_once(runs, tmp_path, scenario):
     total = len(runs.run(scenario.world(tmp_path / "whole"), *scenario.writes).effects)
+    worlds = Prepared(tmp_path / "world", scenario.world)
     problems = []
     for first, second in itertools.product(range(3, total, total // 5), range(1, total, total // 5)):
-        world = scenario.world(tmp_path / f"{first}-{second}")
+        world = worlds.again()
         killed(runs, world, scenario, first)
         midway = {key: Midway.of(world, key) for key in scenario.keys}
         # The second run may be over before it gets that far.
@@ -136,11 +139,12 @@ def test_a_write_killed_at_any_effect_and_restarted_with_other_code_is_there_onc
 
 def test_a_restart_that_is_itself_killed_at_any_effect_is_there_once(runs, tmp_path):
     changed = {"marked": True, "on_change": "restart"}
+    worlds = Prepared(tmp_path / "world", UNPARTITIONED.world)
     problems = []
     # Killed before anything was written, between splits, when sealed, when bound, and in the catalog before the swap.
     for first in (2, 16, 38, 40, 45):
         for second in range(1, 60, 7):
-            world = UNPARTITIONED.world(tmp_path / f"{first}-{second}")
+            world = worlds.again()
             killed(runs, world, UNPARTITIONED, first)
             runs.run(world, changed, fatal=second)
             last = runs.run(world, changed)

@@ -8,6 +8,7 @@ import pytest
 from crash.exactly_once import assert_exactly_once, assert_files_are_known, generations, own_snapshots
 from crash.maintenance import FOREIGN, foreign_append
 from crash.scenarios import CREATE, OVERWRITE, PARTITIONS, UNPARTITIONED, UPSERT, WHERE
+from crash.worlds import Prepared
 from pyiceberg.table.snapshots import Operation
 
 pytestmark = pytest.mark.crash
@@ -24,25 +25,31 @@ def kinds(world, ids):
 def committed(scenario, root):
     """A world in which generation 1 is committed and others have appended since."""
     world = scenario.world(root)
-    (mode,) = scenario.writes
-    world.commit(world.stage(world.request(**mode)))
+    world.commit(world.stage(world.request(**scenario.writes[0])))
     foreign_append(world)
-    return world, mode | REPLACE
+    return world
 
 
 @pytest.mark.parametrize("scenario", [UNPARTITIONED, PARTITIONS], ids=lambda scenario: scenario.name)
 def test_a_replacement_killed_at_any_effect_of_stage_or_commit_replaces_once(runs, tmp_path, scenario):
-    whole, again = committed(scenario, tmp_path / "whole")
+    again = scenario.writes[0] | REPLACE
+    whole = committed(scenario, tmp_path / "whole")
     stage = runs.run(whole, again, do="stage")
     land = runs.run(whole, LAND, do="land")
     assert land.result[0]["landed_now"]
     ids = scenario.ids + list(range(FOREIGN, FOREIGN + 5))
     points = [("stage", n) for n in range(1, len(stage.effects) + 1)] + [("land", n) for n in range(1, len(land.effects) + 1)]
     problems = []
+    worlds = {"stage": Prepared(tmp_path / "world", lambda root: committed(scenario, root))}
+
+    def staged(root):
+        world = committed(scenario, root)
+        assert runs.run(world, again, do="stage").result
+        return world
+
+    worlds["land"] = Prepared(tmp_path / "staged", staged)
     for do, number in points:
-        world, again = committed(scenario, tmp_path / f"{do}-{number}")
-        if do == "land":
-            assert runs.run(world, again, do="stage").result
+        world = worlds[do].again()
         run = runs.run(world, again if do == "stage" else LAND, do=do, fatal=number)
         assert run.signal == signal.SIGKILL
         try:

@@ -12,6 +12,7 @@ import pytest
 from crash.exactly_once import assert_exactly_once, assert_files_are_known, own_snapshots
 from crash.maintenance import expire_all_but_the_head, foreign_append
 from crash.scenarios import MAPPED, UNPARTITIONED
+from crash.worlds import Prepared
 
 pytestmark = pytest.mark.crash
 
@@ -42,9 +43,10 @@ def effects_of(runs, root, scenario):
 @pytest.mark.parametrize("scenario", [UNPARTITIONED, MAPPED], ids=lambda scenario: scenario.name)
 def test_a_zombie_that_wakes_up_after_its_retry_has_committed_changes_nothing(runs, tmp_path, scenario):
     effects = effects_of(runs, tmp_path / "whole", scenario)
+    worlds = Prepared(tmp_path / "world", scenario.world)
     problems = []
     for number, name in list(enumerate(effects, 1))[:: len(scenario.writes)]:
-        world = scenario.world(tmp_path / str(number))
+        world = worlds.again()
         zombie = suspended(runs, world, scenario, number)
         retry = runs.run(world, *scenario.writes)
         try:
@@ -61,8 +63,9 @@ def test_a_zombie_that_wakes_up_after_its_retry_has_committed_changes_nothing(ru
 
 def test_a_zombie_and_its_retry_that_take_turns_publish_each_split_once(runs, tmp_path):
     total = len(effects_of(runs, tmp_path / "whole", UNPARTITIONED))
+    worlds = Prepared(tmp_path / "world", UNPARTITIONED.world)
     for first, second in itertools.product(range(5, total, 8), range(2, total, 13)):
-        world = UNPARTITIONED.world(tmp_path / f"{first}-{second}")
+        world = worlds.again()
         zombie = suspended(runs, world, UNPARTITIONED, first)
         retry = suspended(runs, world, UNPARTITIONED, second)
         resume(runs, zombie)
@@ -75,9 +78,10 @@ def test_a_zombie_of_a_discarded_generation_never_lands_beside_the_newer_one(run
     """The commit of generation 1 against a restart, at every effect of the first and some of the second."""
     effects = effects_of(runs, tmp_path / "whole", UNPARTITIONED)
     bound = effects.index("before put g1/group.json")
+    worlds = Prepared(tmp_path / "world", UNPARTITIONED.world)
     problems = []
     for first, second in itertools.product([9, *range(bound, len(effects) + 1)], [3, 40, 46]):
-        world = UNPARTITIONED.world(tmp_path / f"{first}-{second}")
+        world = worlds.again()
         zombie = suspended(runs, world, UNPARTITIONED, first)
         newer = suspended(runs, world, UNPARTITIONED, second, (CHANGED,))
         try:
@@ -97,8 +101,9 @@ def test_a_zombie_of_a_discarded_generation_never_lands_beside_the_newer_one(run
 @pytest.mark.parametrize("second", [38, 46])
 def test_a_zombie_that_landed_and_expired_while_the_newer_generation_hangs_is_not_doubled(runs, tmp_path, second):
     effects = effects_of(runs, tmp_path / "whole", UNPARTITIONED)
+    worlds = Prepared(tmp_path / "world", UNPARTITIONED.world)
     for first in range(effects.index("after put g1/group.json"), effects.index("after close metadata") + 2):
-        world = UNPARTITIONED.world(tmp_path / f"{first}")
+        world = worlds.again()
         zombie = suspended(runs, world, UNPARTITIONED, first)
         newer = suspended(runs, world, UNPARTITIONED, second, (CHANGED,))
         resume(runs, zombie)

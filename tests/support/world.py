@@ -6,6 +6,7 @@ scenario of the protocol takes milliseconds. Tests of Spark and Airflow use the 
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -76,11 +77,20 @@ class World:
 
     @property
     def catalog(self) -> Catalog:
-        """The catalog, opened anew, as another process would. A SQL catalog knows its tables by its name: the connection id."""
-        (self.root / "warehouse").mkdir(exist_ok=True)
+        """The catalog. The SQLite one is opened once, as it remembers nothing of its tables; another one each time anew.
+
+        A SQL catalog knows its tables by its name: the connection id.
+        """
         kept = self.root / "catalog.json"
-        properties = {"type": "sql", "uri": f"sqlite:///{self.root}/catalog.db", "warehouse": f"file://{self.root}/warehouse"}
-        return load_catalog("iceberg_default", **(json.loads(kept.read_text()) if kept.exists() else properties))
+        if kept.exists():
+            return load_catalog("iceberg_default", **json.loads(kept.read_text()))
+        return self._sqlite
+
+    @functools.cached_property
+    def _sqlite(self) -> Catalog:
+        (self.root / "warehouse").mkdir(exist_ok=True)
+        place = {"uri": f"sqlite:///{self.root}/catalog.db", "warehouse": f"file://{self.root}/warehouse"}
+        return load_catalog("iceberg_default", type="sql", **place)
 
     def create_table(
         self,
