@@ -23,11 +23,12 @@ from airflow_ckpt_provider.exceptions import (
     first_line,
 )
 from airflow_ckpt_provider.scan.looks import LOOKS, wait_for_look
-from airflow_ckpt_provider.tables.protocol import Landed
+from airflow_ckpt_provider.tables.state import Landed
 from airflow_ckpt_provider.write.looks import look_at
 
 if TYPE_CHECKING:
-    from airflow_ckpt_provider.tables.protocol import GroupCommit, Table, TableState
+    from airflow_ckpt_provider.tables.protocol import Table
+    from airflow_ckpt_provider.tables.state import GroupCommit, TableState
     from airflow_ckpt_provider.write.conflict_checks import ConflictChecks
 
 #: How long one call keeps trying, in seconds, and the waits between its tries.

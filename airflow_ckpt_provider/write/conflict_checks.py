@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Group, Header
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-    from airflow_ckpt_provider.tables.protocol import Landed, Table, TableState
+    from airflow_ckpt_provider.tables.protocol import Table
+    from airflow_ckpt_provider.tables.state import Landed, TableState
     from airflow_ckpt_provider.tables.summary import Trace
     from airflow_ckpt_provider.write.staged_files import StagedFileCheck
 

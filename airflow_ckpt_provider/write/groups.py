@@ -24,7 +24,7 @@ from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
     RolledBackError,
 )
-from airflow_ckpt_provider.tables.protocol import GroupCommit, Landed
+from airflow_ckpt_provider.tables.state import GroupCommit, Landed
 from airflow_ckpt_provider.write.commit_loop import land
 from airflow_ckpt_provider.write.conflict_checks import ConflictChecks, require_nothing_earlier
 from airflow_ckpt_provider.write.looks import look_at
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Seal
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-    from airflow_ckpt_provider.tables.protocol import Table, TableState
+    from airflow_ckpt_provider.tables.protocol import Table
+    from airflow_ckpt_provider.tables.state import TableState
     from airflow_ckpt_provider.write.staged_files import Told
 
 

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_ckpt_provider.checkpoint.documents import TableBinding
-    from airflow_ckpt_provider.tables.protocol import Table, TableState
+    from airflow_ckpt_provider.tables.protocol import Table
+    from airflow_ckpt_provider.tables.state import TableState
 
 T = TypeVar("T")
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Header, StagedFile
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
-    from airflow_ckpt_provider.tables.protocol import Table, TableState
+    from airflow_ckpt_provider.tables.protocol import Table
+    from airflow_ckpt_provider.tables.state import TableState
 
 #: Seconds from which on a look is long.
 _LONG_S = 1.0

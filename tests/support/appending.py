@@ -12,7 +12,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
 from airflow_ckpt_provider.checkpoint.documents import Group, Member, Plan, Split, Staged
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-from airflow_ckpt_provider.tables.protocol import GroupCommit
+from airflow_ckpt_provider.tables.state import GroupCommit
 from airflow_ckpt_provider.write import commit_loop
 from airflow_ckpt_provider.write.conflict_checks import ConflictChecks
 from airflow_ckpt_provider.write.membership import group_id_of
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from airflow_ckpt_provider.checkpoint.documents import Header, Seal
-    from airflow_ckpt_provider.tables.protocol import Landed, Written
     from airflow_ckpt_provider.tables.protocol import Table as Target
+    from airflow_ckpt_provider.tables.protocol import Written
+    from airflow_ckpt_provider.tables.state import Landed
     from support.world import World
 
 _numbers = itertools.count()

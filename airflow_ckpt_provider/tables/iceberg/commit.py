@@ -36,7 +36,7 @@ from airflow_ckpt_provider.tables.iceberg.marks import remembering
 from airflow_ckpt_provider.tables.iceberg.names import avro_codec
 from airflow_ckpt_provider.tables.iceberg.removal import remove
 from airflow_ckpt_provider.tables.iceberg.search import head_of, time_of
-from airflow_ckpt_provider.tables.protocol import Landed
+from airflow_ckpt_provider.tables.state import Landed
 from airflow_ckpt_provider.tables.summary import keys_of, summary_of
 
 if TYPE_CHECKING:

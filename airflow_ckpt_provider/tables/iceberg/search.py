@@ -16,7 +16,7 @@ from airflow_ckpt_provider.tables.iceberg.history import (
     snapshot_id_of,
 )
 from airflow_ckpt_provider.tables.iceberg.remains import remain
-from airflow_ckpt_provider.tables.protocol import Landed
+from airflow_ckpt_provider.tables.state import Landed
 from airflow_ckpt_provider.tables.summary import IDENTITY, key_trace, keys_of, not_ours, require_ours, traces_in
 
 if TYPE_CHECKING:

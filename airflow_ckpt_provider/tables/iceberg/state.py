@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Group, Header, StagedFile
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
     from airflow_ckpt_provider.tables.iceberg.commit import SnapshotChange
-    from airflow_ckpt_provider.tables.protocol import GroupCommit, Landed
+    from airflow_ckpt_provider.tables.state import GroupCommit, Landed
     from airflow_ckpt_provider.tables.summary import Trace
 
 

@@ -13,7 +13,7 @@ from airflow_ckpt_provider.exceptions import HistoryExpiredError, RetryableError
 from airflow_ckpt_provider.scan.lance import made_at
 from airflow_ckpt_provider.tables.lance.keys import transaction_id
 from airflow_ckpt_provider.tables.lance.line import latest_version, leads_to
-from airflow_ckpt_provider.tables.protocol import Landed
+from airflow_ckpt_provider.tables.state import Landed
 from airflow_ckpt_provider.tables.summary import summary_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.operations import Swap
-    from airflow_ckpt_provider.tables.protocol import GroupCommit
+    from airflow_ckpt_provider.tables.state import GroupCommit
 
 
 class VersionChange(NamedTuple):

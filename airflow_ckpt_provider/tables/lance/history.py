@@ -13,7 +13,7 @@ from airflow_ckpt_provider.exceptions import HistoryExpiredError, RolledBackErro
 from airflow_ckpt_provider.scan.lance import MOVES_NO_ROW, made_at, transaction_of
 from airflow_ckpt_provider.tables.lance.line import all_are_there, is_in_line, latest_version
 from airflow_ckpt_provider.tables.lance.looks import ListedMeanwhileError
-from airflow_ckpt_provider.tables.protocol import Landed
+from airflow_ckpt_provider.tables.state import Landed
 from airflow_ckpt_provider.tables.summary import GROUP, IDENTITY, keys_of, require_ours
 
 if TYPE_CHECKING:

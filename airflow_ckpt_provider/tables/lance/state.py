@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Group, Header, StagedFile, TableBinding
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
     from airflow_ckpt_provider.tables.lance.binding import NamedDataset
-    from airflow_ckpt_provider.tables.protocol import GroupCommit, Landed
+    from airflow_ckpt_provider.tables.state import GroupCommit, Landed
     from airflow_ckpt_provider.tables.summary import Trace
 
 T = TypeVar("T")
