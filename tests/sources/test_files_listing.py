@@ -96,6 +96,16 @@ def test_a_glob_names_these_files(full, pattern, names):
     assert full.names(pattern) == names
 
 
+@pytest.mark.parametrize("pattern", ["in[!x]1.parquet", "in?1.parquet", "i*1.parquet", "in/**/", "**/in/1"])
+def test_no_wildcard_and_no_bracket_of_a_glob_takes_a_slash(full, pattern):
+    assert full.names(pattern) == []
+
+
+def test_any_depth_within_a_name_is_refused(full):
+    with pytest.raises(InvalidInputError, match=r"in/\*\*\.parquet' has '\*\*' within '\*\*\.parquet'.*write \*\*/\*\.parquet"):
+        full.names("in/**.parquet")
+
+
 @pytest.mark.parametrize("folder", ["in", "in/"])
 def test_a_folder_names_everything_in_it_but_hidden_files_and_folders(full, folder):
     assert full.names(folder) == [

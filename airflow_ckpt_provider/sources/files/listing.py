@@ -17,6 +17,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.location import StorageLocation, normal_uri
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError, InputChangedError, InvalidInputError, RetryableError, escaped
+from airflow_ckpt_provider.sources.files.globs import glob_matcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -127,11 +128,12 @@ class InputFiles:
         return f"{self.name_of(pinned)}: was {pinned.size} bytes ({pinned.token}), is {file.size} bytes ({file.token})"
 
     def _names(self) -> Callable[[str], bool]:
-        """Whether a file of this path is one that the URI names; a step upwards leads to none."""
-        from fsspec.utils import glob_translate
+        """Whether a file of this path is one that the URI names; a step upwards leads to none.
 
+        :raises InvalidInputError: for a glob that is none.
+        """
         match = _GLOB.search(self._path)
-        pattern = re.compile(glob_translate(self._path)) if match else None
+        fits = glob_matcher(self._path) if match else None
         folder = self._path[: match.start()].rpartition("/")[0] if match else self._path.rstrip("/")
         start = folder + "/" if folder else ""
 
@@ -140,7 +142,7 @@ class InputFiles:
                 return True
             steps = any(unquote(part) in {"", ".", ".."} for part in path.split("/"))
             inside = path.startswith(start) and _visible(path[len(folder) :]) and not steps
-            return inside and (pattern is None or pattern.match(path) is not None)
+            return inside and (fits is None or fits(path))
 
         return named
 
