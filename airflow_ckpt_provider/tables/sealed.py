@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.exceptions import CheckpointMissingError, NotSealedError
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, totals_of
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.exceptions import CheckpointMissingError, CorruptObjectError, NotSealedError
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Seal, Staged
@@ -54,6 +55,23 @@ class SealedCheckpoint:
     def replaced(self) -> SealedCheckpoint | None:
         """The generation that this one replaces."""
         return replaced_by(self._checkpoint)
+
+
+def require_agreeing(one: Sealed) -> None:
+    """Refuse a seal whose totals are not those of the splits that it seals: rows would be left out, or counted that are not there.
+
+    :raises CorruptObjectError: naming the key.
+    """
+    totals, seal = totals_of(one.staged, one.header.key), one.seal
+    sealed = (seal.splits, seal.rows, seal.bytes, seal.files, dict(seal.counts))
+    found = (totals.splits, totals.rows, totals.bytes, totals.files, dict(totals.counts))
+    if sealed != found:
+        raise CorruptObjectError(
+            f"The seal of the key {one.header.key!r} in the checkpoint store says that {seal.splits} splits with {seal.rows:,} "
+            f"rows in {seal.files:,} files are staged for {one.header.table.identifier}, and the records of its splits say "
+            f"{totals.splits} with {totals.rows:,} in {totals.files:,}. The store was altered; nothing was changed. Redo the "
+            f"write: {how_to_restart(one.header)}."
+        )
 
 
 def replaced_by(checkpoint: Checkpoint) -> SealedCheckpoint | None:

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import State, now, this_host
 from airflow_ckpt_provider.checkpoint.documents import READ, Attempt
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import SchemaMismatchError
-from airflow_ckpt_provider.sources.protocol import ListableSource, ReplanningSource
+from airflow_ckpt_provider.sources.protocol import AccountingSource, ListableSource, ReplanningSource
 from airflow_ckpt_provider.tables.missing import MissingColumns
 from airflow_ckpt_provider.tables.presence import Look
 from airflow_ckpt_provider.tables.sealed import SealedCheckpoint, replaced_by
@@ -145,7 +145,7 @@ class WriteAttempt:
         sealed = checkpoint.sealed()
         if sealed is not None and not sealed.provisional and self._is_whole(sealed):
             return None
-        self._plans = self._plans or checkpoint.plans() or [self._pin_first()]
+        self._plans = self._plans or self._pinned() or [self._pin_first()]
         while True:
             plan = self._plans[-1]
             staged = checkpoint.staged_ids()
@@ -170,6 +170,18 @@ class WriteAttempt:
                 return None
             self._own_plan = checkpoint.pin(following, len(self._plans) + 1)
             self._plans.append(self._own_plan)
+
+    def _pinned(self) -> list[Plan]:
+        """The plans that earlier attempts have pinned, if the source finds everything in them, and nothing twice (I15)."""
+        plans, source = self.checkpoint.plans(), self._request.source
+        if plans and isinstance(source, AccountingSource):
+            source.require_once(self._reading(plans), self._request.options)
+        return plans
+
+    @staticmethod
+    def _reading(plans: Sequence[Plan]) -> Plan:
+        """The last plan that has splits of the source: it has all of them. The last one of all, if none has any."""
+        return next((plan for plan in reversed(plans) if any(split.task == READ for split in plan.splits)), plans[-1])
 
     def _own(self, split_ids: Sequence[str]) -> list[Staged]:
         """The published records of these splits, which name files of this generation and no others (I15)."""

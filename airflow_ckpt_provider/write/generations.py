@@ -14,6 +14,7 @@ from airflow_ckpt_provider.exceptions import BindingMismatchError, RestartRefuse
 from airflow_ckpt_provider.sources.protocol import ListableSource
 from airflow_ckpt_provider.tables.sealed import SealedCheckpoint
 from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write.earlier import earlier_traces, require_not_landed
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Commit, TableBinding
@@ -147,8 +148,9 @@ class Generations:
         :raises BindingMismatchError: if it does.
         """
         try:
-            self._table.require_unknown([header], groups.earlier_traces(self._store, header))
-        except BindingMismatchError:
+            self._table.require_unknown([header], earlier_traces(self._store, header))
+            require_not_landed(self._store, header, self._table)
+        except (BindingMismatchError, RestartRefusedError):
             # Another attempt may have opened this generation, and committed it, since we looked for it.
             if not self._store.exists(CheckpointPaths(self._request.key.hash, header.generation).header):
                 raise

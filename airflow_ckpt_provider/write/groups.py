@@ -29,18 +29,16 @@ from airflow_ckpt_provider.exceptions import (
 )
 from airflow_ckpt_provider.tables.presence import Presence
 from airflow_ckpt_provider.tables.protocol import Base, Landed
-from airflow_ckpt_provider.tables.sealed import SealedCheckpoint, replaced_generations, sealed_of
-from airflow_ckpt_provider.tables.summary import trace_of
+from airflow_ckpt_provider.tables.sealed import SealedCheckpoint, replaced_generations, require_agreeing, sealed_of
+from airflow_ckpt_provider.write.earlier import earlier_traces, require_not_landed
 from airflow_ckpt_provider.write.membership import group_id_of, group_of, place_of, require_one_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, Seal
-    from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+    from airflow_ckpt_provider.checkpoint.documents import Seal
     from airflow_ckpt_provider.tables.presence import Told
     from airflow_ckpt_provider.tables.protocol import Sealed, Table
-    from airflow_ckpt_provider.tables.summary import Trace
 
 
 #: Looks at what is about to land in one commit, and raises to stop it.
@@ -89,6 +87,7 @@ def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
             "nothing was changed. Remove the object: the commit task looks into the table's history before it does anything."
         )
     if recorded.snapshot_id is None:
+        require_agreeing(SealedCheckpoint(checkpoint))
         return
     try:
         found = table.find(group, [checkpoint.header])
@@ -230,6 +229,8 @@ def _settle(
     if outcome is None:
         sealed = [SealedCheckpoint(checkpoint) for checkpoint in checkpoints]
         table.require_own_files(sealed, base if begun_here else None)
+        for one in sealed:
+            require_agreeing(one)
         audited.look(sealed)
         if table.changes_nothing(sealed):
             _require_nothing_earlier(checkpoints, table)
@@ -257,6 +258,8 @@ def _land(
             _require_live_together(checkpoint, checkpoints)
         _refuse(table.landed_earlier(earlier, headers, found), checkpoints)
         table.require_unknown(headers, known, Base(0, found))
+        for checkpoint in checkpoints:
+            require_not_landed(checkpoint.store, checkpoint.header, table, Base(0, found))
         presence.require_still()
 
     return table.commit(group, sealed, before_swap, base)
@@ -295,12 +298,6 @@ def _require_live_together(checkpoint: Checkpoint, members: Sequence[Checkpoint]
             f"{error} A commit of it together with {shown} was begun before that and cannot land any more. Run the stages of those "
             f"keys again too, from their start, then commit all of them. For each: {how_to_restart(checkpoint.header)}."
         ) from error
-
-
-def earlier_traces(store: CheckpointStore, header: Header) -> set[Trace]:
-    """Traces of the generations of the same key before this one."""
-    key = IdempotenceKey(header.key)
-    return {trace_of(Checkpoint.at(store, key, generation).header) for generation in range(1, header.generation)}
 
 
 def _earlier_groups(checkpoint: Checkpoint) -> list[Group]:

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.tables.iceberg.avro import HEAD, ContainerWriter, Entries, to_long
+from airflow_ckpt_provider.tables.iceberg.manifests import FACTS as FACTS_OF_ALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -88,7 +89,7 @@ class Rewrite:
         self.files, self.rows = [0, 0, 0], [0, 0, 0]
         self._lowest: int | None = None
         # A manifest of a table that was version 1 once knows no sequence numbers and no content.
-        meta = dict(entries.container.meta)
+        meta = {name: value for name, value in entries.container.meta.items() if name != FACTS_OF_ALL}
         shape = entries.shape.head
         self._old = len(shape) < len(HEAD)
         self._nulls = [0, *(shape.get(name, 0) for name in HEAD[1:])]

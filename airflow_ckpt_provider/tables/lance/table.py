@@ -162,10 +162,12 @@ class LanceTarget(NamedDataset):
         ]
 
     def _facts(self, binding: TableBinding, *, pinned: bool = True) -> WriterFacts:
+        return self._facts_of(self.load_bound(binding), binding, pinned=pinned)
+
+    def _facts_of(self, dataset: LanceDataset | None, binding: TableBinding, *, pinned: bool = True) -> WriterFacts:
         import pyarrow as pa
         from lance.schema import LanceSchema
 
-        dataset = self.load_bound(binding)
         if dataset is None and binding.creation is not None:
             schema, version = created_as(binding.creation)
             fields = file_fields(LanceSchema.from_pyarrow(schema))
@@ -334,9 +336,11 @@ class LanceTarget(NamedDataset):
 
     def require_own_files(self, sealed: Sequence[Sealed], base: Base | None = None) -> None:
         """Refuse to land files of others; see ``Table.require_own_files``."""
-        del base
         for one in sealed:
-            require_own_files(self.identifier, one)
+            mode = mode_of(one.header.mode, one.header.parameters)
+            dataset = self.load_bound(one.header.table) if base is None else base.table
+            facts = self._facts_of(dataset, one.header.table) if mode.pins_columns else None
+            require_own_files(self.identifier, one, None if facts is None else facts.fields)
             if one.replaced is not None:
                 self.require_own_records(
                     one.replaced.header, one.replaced.names, [one.replaced.plan], one.replaced.staged, one.replaced.replaced
