@@ -10,7 +10,7 @@ import socket
 from collections import Counter
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -42,7 +42,7 @@ from airflow_ckpt_provider.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow_ckpt_provider.checkpoint.documents import Document, JsonObject
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
@@ -164,6 +164,8 @@ class Checkpoint:
         for split in plan.splits if plan is not None else ():
             if not is_id(split.id):
                 raise self._strange(self.paths.plan(number), f"has a split {split.id!r}")
+        if plan is not None and len({split.id for split in plan.splits}) < len(plan.splits):
+            raise self._strange(self.paths.plan(number), "lists a split twice")
         return plan
 
     def plans(self) -> list[Plan]:
@@ -257,23 +259,18 @@ class Checkpoint:
         seals = self._seals()
         if seals and (seals[-1].round >= number or not (again or seals[-1].provisional)):
             return seals[-1]
-        for record in records:
-            if (record.manifest is None) != (record.rows == 0):
-                raise RowCountError(f"The staged record of split {record.split} of the key {self.key.value!r} contradicts itself.")
-        counts: Counter[str] = Counter()
-        for record in records:
-            counts.update(record.counts)
+        totals = totals_of(records, self.key.value)
         if manifests is None:
             manifests = [record.manifest for record in records if record.manifest is not None]
         seal = Seal(
             sealed_at=now(),
-            splits=len(records),
-            rows=sum(record.rows for record in records),
-            bytes=sum(record.bytes for record in records),
-            files=sum(len(record.files) for record in records),
+            splits=totals.splits,
+            rows=totals.rows,
+            bytes=totals.bytes,
+            files=totals.files,
             manifests=tuple(manifests),
             round=number,
-            counts=dict(counts),
+            counts=dict(totals.counts),
             provisional=provisional,
         )
         name = self.paths.seal(len(seals) + 1)
@@ -404,6 +401,36 @@ class Checkpoint:
             f"Object {name} existed in the checkpoint store {self.store.uri} a moment ago and is gone. Something deletes "
             "from the store while it is in use; stop that before you retry."
         )
+
+
+class Totals(NamedTuple):
+    """What splits have staged, all together; see ``Seal``."""
+
+    splits: int
+    rows: int
+    bytes: int
+    files: int
+    counts: Mapping[str, int]
+
+
+def totals_of(staged: Sequence[Staged], key: str) -> Totals:
+    """The totals of these records.
+
+    :param key: for messages.
+    :raises RowCountError: if a record disagrees with its own manifest.
+    """
+    counts: Counter[str] = Counter()
+    for one in staged:
+        if (one.manifest is None) != (one.rows == 0):
+            raise RowCountError(f"The staged record of split {one.split} of the key {key!r} contradicts itself.")
+        counts.update(one.counts)
+    return Totals(
+        len(staged),
+        sum(one.rows for one in staged),
+        sum(one.bytes for one in staged),
+        sum(len(one.files) for one in staged),
+        counts,
+    )
 
 
 def this_host() -> str:

@@ -282,6 +282,10 @@ class Group(Document, frozen=True, kw_only=True, tag="group"):
     horizon: Count
     listed_by: Member | None = None
 
+    def __post_init__(self) -> None:
+        if not self.members and self.listed_by is None:
+            raise ValueError("a group has members, or says who lists them")
+
 
 class Members(Document, frozen=True, kw_only=True, tag="members"):
     """Who is meant to land together in one commit; put before any of them is bound to it."""

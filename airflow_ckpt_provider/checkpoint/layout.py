@@ -140,6 +140,15 @@ class OwnNames:
             and author.attempt in self.attempts
         )
 
+    def of_split(self, file: str, split_id: str, writer: str) -> bool:
+        """Whether it is one of them that was written for this split, by the one writer whose record of it is published.
+
+        Two attempts may have written a split, and only one of them has published it: no other file of it is part of the write.
+        """
+        start = CheckpointPaths(self.key_hash, self.generation).file_stem(split_id, writer)
+        begin = file.find("ckpt-")
+        return file in self and file.startswith((f"{start}-", f"{start}."), max(begin, 0))
+
 
 def _suffix(number: int) -> str:
     return "" if number == 1 else f"-{number}"

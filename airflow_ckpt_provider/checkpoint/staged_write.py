@@ -8,8 +8,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.exceptions import CheckpointMissingError, NotSealedError
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, totals_of
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.exceptions import CheckpointMissingError, CorruptObjectError, NotSealedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -136,6 +137,22 @@ class SealedWrite(StagedWrite):
     def names(self) -> OwnNames:
         """Which files it has written, by their names."""
         return self.checkpoint.own_names()
+
+    def require_agreeing(self) -> None:
+        """Refuse a seal whose totals are not those of the splits that it seals: rows would be left out, or counted and not there.
+
+        :raises CorruptObjectError: naming the key.
+        """
+        totals, seal = totals_of(self.staged, self.header.key), self.seal
+        sealed = (seal.splits, seal.rows, seal.bytes, seal.files, dict(seal.counts))
+        found = (totals.splits, totals.rows, totals.bytes, totals.files, dict(totals.counts))
+        if sealed != found:
+            raise CorruptObjectError(
+                f"The seal of the key {self.header.key!r} in the checkpoint store says that {seal.splits} splits with "
+                f"{seal.rows:,} rows in {seal.files:,} files are staged for {self.header.table.identifier}, and the records of its "
+                f"splits say {totals.splits} with {totals.rows:,} in {totals.files:,}. The store was altered; nothing was changed. "
+                f"Redo the write: {how_to_restart(self.header)}."
+            )
 
     @property
     def own_files(self) -> list[str]:

@@ -128,12 +128,19 @@ def reached(pointer: str | Reference, until: State, own: OwnConnections) -> bool
 
     :param own: what the DAG says.
     :raises DiscardedError: if it was discarded, so that it never will be.
+    :raises CorruptObjectError: if the store says that it is committed, and that was no commit of what is staged.
+    :raises RolledBackError: if the table does not show its commit; see ``groups.verify``.
     """
     checkpoint = find_checkpoint(pointer, own)
     if checkpoint is None:
         return False
+    recorded = checkpoint.committed()
+    if recorded is not None:
+        # Only once, before whatever waits goes on: the record alone proves nothing (I15).
+        groups.verify(checkpoint, recorded, target_of(checkpoint, pointer, own))
+        return True
     state = checkpoint.state()
-    if state is State.COMMITTED or state is until:
+    if state is until:
         return True
     if checkpoint.group() is not None and groups.landed(checkpoint, target_of(checkpoint, pointer, own)) is not None:
         return True

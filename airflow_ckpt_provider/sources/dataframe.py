@@ -35,6 +35,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Plan, Split
 from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.sources.packing import require_each_once
 from airflow_ckpt_provider.sources.transform import Transform
 from airflow_ckpt_provider.transforms.fingerprint import fingerprint_of
 
@@ -160,6 +161,15 @@ class SparkDataFrame:
             return self._round((), frozenset(), uuid.uuid4().hex)
         splits = tuple(Split(id=f"{number:06d}", bytes=0, read={"bucket": number}) for number in range(self.buckets))
         return Plan(created_at=now(), inputs={"buckets": self.buckets}, splits=splits)
+
+    def require_once(self, plan: Plan, options: Mapping[str, str]) -> None:
+        """Refuse a bucket that is computed twice, or not at all in the last round; see ``AccountingSource``."""
+        del options
+        own = [split for split in plan.splits if split.task == READ]
+        reads = [(msgspec.convert(split.read.get("round", 0), int), msgspec.convert(split.read["bucket"], int)) for split in own]
+        last = max((number for number, _ in reads), default=0)
+        every = {f"bucket {bucket} of round {last}" for bucket in range(self.buckets)}
+        require_each_once((f"bucket {bucket} of round {number}" for number, bucket in reads), self.name, every)
 
     def replan(
         self,

@@ -5,18 +5,19 @@ A split is a few fragments. A retry reads exactly those, with the deletions of t
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import Part, Plan, Split
+from airflow_ckpt_provider.checkpoint.documents import READ, Part, Plan, Split
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError, InputChangedError, InvalidInputError, first_line
 from airflow_ckpt_provider.scan.lance import BLOBS, bytes_of, dataset_uri, made_at, open_dataset
 from airflow_ckpt_provider.scan.lance_windows import fragment_batches
-from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack
+from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack, require_each_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -129,6 +130,17 @@ class LanceDataset:
                     f"was altered; nothing was read. Redo the write: {how_to_restart()}."
                 )
             Place(dataset_uri(self.uri), dict(options)).pinned(first.version, first.made_at)
+
+    def require_once(self, plan: Plan, options: Mapping[str, str]) -> None:
+        """Refuse fragments that are read twice, or not at all; see ``AccountingSource``."""
+        reads = [LanceSplit.from_json(split.read) for split in plan.splits if split.task == READ]
+        there: set[str] | None = None
+        # What is staged of a version that was cleaned up since stays staged.
+        with contextlib.suppress(InputChangedError):
+            if reads:
+                dataset = Place(dataset_uri(self.uri), dict(options)).pinned(reads[0].version, reads[0].made_at)
+                there = {f"fragment {fragment.fragment_id}" for fragment in dataset.get_fragments()}
+        require_each_once((f"fragment {number}" for read in reads for number in read.fragments), self.uri, there)
 
     def news(self, plan: Plan, options: Mapping[str, str]) -> str | None:
         """Another version than the planned one; see ``ListableSource.news``."""

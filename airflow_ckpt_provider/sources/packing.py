@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.exceptions import CorruptObjectError, InvalidInputError, escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 #: Input bytes of a split, unless the user says otherwise.
 DEFAULT_SPLIT_BYTES = 128 << 20
@@ -41,3 +42,31 @@ def pack(items: Iterable[tuple[Item, int]], max_bytes: int, what: str) -> list[t
             f"{what} would be cut into {len(splits)} splits; at most {MAX_SPLITS} are allowed. Raise max_split_bytes."
         )
     return splits
+
+
+def require_each_once(read: Iterable[str], what: str, all_of: Collection[str] | None = None) -> None:
+    """Refuse a plan from the store that reads one thing twice, or leaves one out: rows would be there twice, or be lost (I15).
+
+    :param read: what the splits of the plan read, such as the names of files.
+    :param what: the source, for messages.
+    :param all_of: what they have to read; None if that is not known.
+    :raises CorruptObjectError: naming one.
+    """
+    seen: set[str] = set()
+    for one in read:
+        if one in seen:
+            raise strange_plan(f"reads {escaped(one)} of {what} twice")
+        seen.add(one)
+    left = () if all_of is None else sorted(set(all_of) - seen)
+    if left:
+        raise strange_plan(f"leaves out {escaped(left[0])} of {what}")
+
+
+def strange_plan(what: str) -> CorruptObjectError:
+    """The error for a plan from the store that no source has made.
+
+    :param what: what it does.
+    """
+    return CorruptObjectError(
+        f"The plan in the checkpoint store {what}. The store was altered; nothing was read. Redo the write: {how_to_restart()}."
+    )

@@ -101,6 +101,19 @@ class ListableSource(Source, Protocol):
 
 
 @runtime_checkable
+class AccountingSource(Source, Protocol):
+    """A source that can tell of a plan from the store whether its splits read everything once, as far as that can be known."""
+
+    def require_once(self, plan: Plan, options: Mapping[str, str]) -> None:
+        """Refuse a plan of whose splits two read the same, or that leave out what this source is known to hold (I2, I15).
+
+        :param plan: one with splits that the source reads: all of them.
+        :raises CorruptObjectError: naming what is read twice or not at all.
+        """
+        ...
+
+
+@runtime_checkable
 class ReplanningSource(Source, Protocol):
     """A source that may plan a round of its own in every attempt that finds splits missing."""
 

@@ -7,21 +7,25 @@ its format's own.
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
-from airflow_ckpt_provider.exceptions import TableMovedError
+from airflow_ckpt_provider.exceptions import CorruptObjectError, TableMovedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Origin, Plan
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 
 #: Prefix of the entries that say how far a task has read a source, increment by increment; followed by who reads what.
 MARK_PREFIX = "airflow.checkpoint.read."
+
+#: Member of a source's description that names what it follows increment by increment.
+FOLLOWED = "follows"
 
 
 class Mark(NamedTuple):
@@ -77,9 +81,30 @@ def has_mark(plan: Plan, *, replaces: bool) -> bool:
     return plan.inputs.get("mark") is not None and not replaces
 
 
+def reading_of(origin: Origin, source: str) -> str:
+    """Who reads what, increment by increment: 16 hex digits for a task and the name of its source."""
+    return hashlib.sha256(f"{origin.dag_id}\0{origin.task_id}\0{source}".encode()).hexdigest()[:16]
+
+
 def marks_in(sealed: Sequence[SealedWrite]) -> Iterator[tuple[SealedWrite, Mark]]:
-    """Marks of these plans; a generation that replaces another reads the same increment again and moves none."""
+    """Marks of these plans; a generation that replaces another reads the same increment again and moves none.
+
+    :raises CorruptObjectError: if a plan has a mark of another task or source than its header says, or none where it must have
+        one: the next increment of that task would be left out, or be there twice (I15).
+    """
     for one in sealed:
+        if one.header.replaces is not None:
+            continue
+        followed, reading = one.header.source.get(FOLLOWED), one.plan.inputs.get("reading")
         mark: Any = one.plan.inputs.get("mark")
-        if has_mark(one.plan, replaces=one.header.replaces is not None):
-            yield one, Mark(str(one.plan.inputs["reading"]), mark["from"], mark["to"])
+        if followed is None and reading is None and mark is None:
+            continue
+        told = None if followed is None else reading_of(one.header.origin, str(followed))
+        whole = isinstance(mark, dict) and isinstance(mark.get("to"), dict) and isinstance(mark.get("from", 0), dict | None)
+        if reading != told or not whole:
+            raise CorruptObjectError(
+                f"The plan of the key {one.header.key!r} in the checkpoint store does not say how far the task "
+                f"{one.header.origin.task_id!r} has read {followed or 'a source: it reads no increments'}. The store was altered; "
+                f"nothing was changed. Redo the write: {how_to_restart(one.header)}."
+            )
+        yield one, Mark(str(reading), mark["from"], mark["to"])

@@ -15,7 +15,7 @@ from airflow_ckpt_provider.scan.places import is_below
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from airflow_ckpt_provider.checkpoint.documents import Header
+    from airflow_ckpt_provider.checkpoint.documents import Header, Staged
     from airflow_ckpt_provider.checkpoint.layout import OwnNames
 
 
@@ -28,6 +28,35 @@ def require_own(paths: Iterable[str], folders: Collection[str], names: OwnNames,
     for path in paths:
         if path.rpartition("/")[2] not in names or not is_below(path, folders):
             raise not_own(path, folders, header)
+
+
+def require_own_split(record: Staged, paths: Iterable[str], folders: Collection[str], names: OwnNames, header: Header) -> None:
+    """Refuse files that the writer of a split's record has not written for this very split: rows of another would land twice.
+
+    :param paths: what the record says that it has written.
+    :param folders: where its files may be.
+    :raises CorruptObjectError: naming one.
+    """
+    for path in paths:
+        if not names.of_split(path.rpartition("/")[2], record.split, record.writer) or not is_below(path, folders):
+            raise not_own(path, folders, header)
+
+
+def require_work_once(work: Iterable[object], header: Header) -> None:
+    """Refuse a plan with two splits that do the same: their rows would land twice.
+
+    :param work: what each of the table's own splits does.
+    :raises CorruptObjectError: naming the key.
+    """
+    seen: set[object] = set()
+    for one in work:
+        if one in seen:
+            raise CorruptObjectError(
+                f"The sealed plan of the key {header.key!r} in the checkpoint store lists one piece of work for "
+                f"{header.table.identifier} twice. The store was altered; nothing was changed. Redo the write: "
+                f"{how_to_restart(header)}."
+            )
+        seen.add(one)
 
 
 def not_own(path: str, folders: Collection[str], header: Header) -> CorruptObjectError:

@@ -19,7 +19,7 @@ from airflow_ckpt_provider.checkpoint.documents import READ, Attempt
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
 from airflow_ckpt_provider.exceptions import SchemaMismatchError
-from airflow_ckpt_provider.sources.protocol import ListableSource, ReplanningSource
+from airflow_ckpt_provider.sources.protocol import AccountingSource, ListableSource, ReplanningSource
 from airflow_ckpt_provider.tables.missing import MissingColumns
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.generations import Generations
@@ -144,7 +144,9 @@ class WriteAttempt:
         write, sealed = self._write, self.checkpoint.sealed()
         if sealed is not None and not sealed.provisional and self._is_whole(sealed):
             return None
-        if not write.plans:
+        if write.plans:
+            self._require_once()
+        else:
             self._pin_first()
         while True:
             staged = write.staged_ids()
@@ -169,6 +171,17 @@ class WriteAttempt:
             if self._landed_meanwhile():
                 return None
             self._own_plan = write.pin(wanted)
+
+    def _require_once(self) -> None:
+        """Refuse pinned plans in which the source does not find everything that it has, or finds something twice (I15)."""
+        source = self._request.source
+        if isinstance(source, AccountingSource):
+            source.require_once(self._reading(), self._request.options)
+
+    def _reading(self) -> Plan:
+        """The last plan that has splits of the source: it has all of them. The last one of all, if none has any."""
+        plans = self._write.plans
+        return next((plan for plan in reversed(plans) if any(split.task == READ for split in plan.splits)), plans[-1])
 
     def _pin_first(self) -> None:
         """Plan the source and pin the plan, after the checks that can be made before Spark starts."""

@@ -14,6 +14,7 @@ commit may refer to it:
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
@@ -88,6 +89,10 @@ def _landed_or_barred(checkpoint: Checkpoint, table: Table, known: set[Trace]) -
     """
     try:
         commit = groups.landed(checkpoint, table)
+        if commit is not None:
+            # The record alone does not tell that nothing of it is needed any more (I15). Expired history cannot tell otherwise.
+            with contextlib.suppress(HistoryExpiredError):
+                groups.verify(checkpoint, commit, table)
         if commit is None and checkpoint.sealed() is not None:
             look_at(table, checkpoint.header.table, lambda state: state.require_unknown([checkpoint.header], known))
     except BindingMismatchError as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
-from airflow_ckpt_provider.exceptions import DiscardedError, RestartRefusedError, RolledBackError
+from airflow_ckpt_provider.exceptions import BindingMismatchError, DiscardedError, RestartRefusedError, RolledBackError
 from airflow_ckpt_provider.tables.summary import trace_of
 from airflow_ckpt_provider.write.looks import look_at
 from airflow_ckpt_provider.write.membership import group_of
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_ckpt_provider.checkpoint.documents import Group, Header
-    from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.tables.protocol import Table
     from airflow_ckpt_provider.tables.state import Landed, TableState
-    from airflow_ckpt_provider.tables.summary import Trace
     from airflow_ckpt_provider.write.staged_files import StagedFileCheck
 
 
@@ -40,10 +38,10 @@ class ConflictChecks:
     def __init__(self, checkpoints: Sequence[Checkpoint], files: StagedFileCheck) -> None:
         self._checkpoints = checkpoints
         self._files = files
-        earlier = [(checkpoint, checkpoint.earlier()) for checkpoint in checkpoints]
-        self._groups = [group for checkpoint, before in earlier for group in _groups_of(checkpoint, before)]
+        self._earlier = [(checkpoint, checkpoint.earlier()) for checkpoint in checkpoints]
+        self._groups = [group for checkpoint, before in self._earlier for group in _groups_of(checkpoint, before)]
         # What an earlier generation has landed is refused, or replaced.
-        self._known = {trace_of(before.header) for _, generations in earlier for before in generations}
+        self._known = {trace_of(before.header) for _, generations in self._earlier for before in generations}
 
     def require(self, state: TableState) -> None:
         """Check that the commit may be made on this state.
@@ -59,6 +57,8 @@ class ConflictChecks:
                 if state.find(group) is not None:
                     raise _landed_after_all(group, self._checkpoints)
         state.require_unknown([checkpoint.header for checkpoint in self._checkpoints], self._known, since_bound=True)
+        for checkpoint, earlier in self._earlier:
+            require_not_landed(checkpoint.header, earlier, state, since_bound=True)
         self._files.require_still(state)
 
 
@@ -77,10 +77,35 @@ def _find(group: Group, headers: Sequence[Header], state: TableState) -> Landed 
     return state.find(group, headers)
 
 
-def earlier_traces(store: CheckpointStore, header: Header) -> set[Trace]:
-    """Traces of the generations of the same key before this one."""
-    key = IdempotenceKey(header.key)
-    return {trace_of(Checkpoint.at(store, key, generation).header) for generation in range(1, header.generation)}
+def require_not_landed(header: Header, earlier: Sequence[Checkpoint], state: TableState, *, since_bound: bool = False) -> None:
+    """Refuse a generation if the table shows an earlier one of its key that it does not replace, whatever the store says of that.
+
+    :param earlier: the generations of the key before it.
+    :param since_bound: see ``TableState.require_unknown``.
+    :raises RestartRefusedError: if it does.
+    """
+    traces = {before.header.generation: trace_of(before.header) for before in earlier}
+    replaced = {traces[generation] for generation in _replaced(header, earlier)}
+    if set(traces.values()) <= replaced:
+        return
+    try:
+        state.require_unknown([header], {trace_of(header), *replaced}, since_bound=since_bound)
+    except BindingMismatchError as error:
+        raise RestartRefusedError(
+            f"An earlier generation of the key {header.key!r} has landed in {header.table.identifier}, though the checkpoint store "
+            f"does not say so any more. Generation {header.generation} would double its rows; nothing was changed. Keep the "
+            "earlier rows and mark the task as success, or remove them before you run the write under another key."
+        ) from error
+
+
+def _replaced(header: Header, earlier: Sequence[Checkpoint]) -> set[int]:
+    """The committed generations that one takes the place of, one after the other."""
+    headers = {before.header.generation: before.header for before in earlier}
+    chain, replaces = set[int](), header.replaces
+    while replaces is not None:
+        chain.add(replaces)
+        replaces = headers[replaces].replaces
+    return chain
 
 
 def _landed_after_all(group: Group, checkpoints: Sequence[Checkpoint]) -> RestartRefusedError:
@@ -109,11 +134,7 @@ def _require_live_together(checkpoint: Checkpoint, members: Sequence[Checkpoint]
 
 def _groups_of(checkpoint: Checkpoint, earlier: Sequence[Checkpoint]) -> list[Group]:
     """Groups that discarded earlier generations were bound to; what the checkpoint replaces was not discarded."""
-    headers = {before.header.generation: before.header for before in earlier}
-    chain, replaces = set[int](), checkpoint.header.replaces
-    while replaces is not None:
-        chain.add(replaces)
-        replaces = headers[replaces].replaces
+    chain = _replaced(checkpoint.header, earlier)
     found = []
     for before in earlier:
         group = group_of(before) if before.header.generation not in chain else None

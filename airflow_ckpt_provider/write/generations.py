@@ -13,14 +13,16 @@ from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 from airflow_ckpt_provider.exceptions import BindingMismatchError, RestartRefusedError
 from airflow_ckpt_provider.sources.protocol import ListableSource
+from airflow_ckpt_provider.tables.summary import trace_of
 from airflow_ckpt_provider.write import groups
-from airflow_ckpt_provider.write.conflict_checks import earlier_traces
+from airflow_ckpt_provider.write.conflict_checks import require_not_landed
 from airflow_ckpt_provider.write.looks import look_at
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Commit, TableBinding
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.tables.protocol import Table
+    from airflow_ckpt_provider.tables.state import TableState
     from airflow_ckpt_provider.write.request import SourcePlan, WriteRequest
 
 _log = logging.getLogger(__name__)
@@ -149,9 +151,15 @@ class Generations:
         :raises BindingMismatchError: if it does.
         """
         try:
-            known = earlier_traces(self._store, header)
-            look_at(self._table, header.table, lambda state: state.require_unknown([header], known))
-        except BindingMismatchError:
+            earlier = [Checkpoint.at(self._store, self._request.key, number) for number in range(1, header.generation)]
+            known = {trace_of(checkpoint.header) for checkpoint in earlier}
+
+            def look(state: TableState) -> None:
+                state.require_unknown([header], known)
+                require_not_landed(header, earlier, state)
+
+            look_at(self._table, header.table, look)
+        except (BindingMismatchError, RestartRefusedError):
             # Another attempt may have opened this generation, and committed it, since we looked for it.
             if not self._store.exists(CheckpointPaths(self._request.key.hash, header.generation).header):
                 raise

@@ -87,6 +87,7 @@ def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
             "nothing was changed. Remove the object: the commit task looks into the table's history before it does anything."
         )
     if recorded.snapshot_id is None:
+        SealedWrite(checkpoint).require_agreeing()
         return
     try:
         found = _find(checkpoint, group, table)
@@ -273,7 +274,11 @@ def _settle(
     if state is None:
         outcome = look_at(table, named.header.table, lambda now: now.find(commit.group, commit.headers))
     if outcome is None:
+        # What the looks go by is read beforehand, of all members at a time.
+        store.each(lambda write: (write.names, write.staged), writes)
         look_at(table, named.header.table, lambda now: now.require_own_files(writes), state)
+        for write in writes:
+            write.require_agreeing()
         audited.look(writes)
         if table.changes_nothing(writes):
             require_nothing_earlier(checkpoints, table)
@@ -296,9 +301,6 @@ def _find(checkpoint: Checkpoint, group: Group, table: Table) -> Landed | None:
 def _land(commit: GroupCommit, table: Table, state: TableState | None, looked: Told) -> Landed:
     """Look at all that the commit needs, and land it."""
     files = StagedFileCheck(commit.writes, table, looked)
-
-    # What the looks go by is read beforehand, of all at a time.
-    commit.writes[0].checkpoint.store.each(lambda write: write.staged, commit.writes)
 
     def look(now: TableState) -> None:
         files.require(now)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -11,6 +10,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.exceptions import EmptyInputError
 from airflow_ckpt_provider.sources.protocol import IncrementalSource, ListableSource
+from airflow_ckpt_provider.tables.marks import reading_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -145,8 +145,3 @@ class SourcePlan:
         reader = request.source.reader(request.options)
         for split in plan.splits:
             yield reader.read(split, None)
-
-
-def reading_of(origin: Origin, source: str) -> str:
-    """Who reads what, increment by increment: 16 hex digits for a task and the name of its source."""
-    return hashlib.sha256(f"{origin.dag_id}\0{origin.task_id}\0{source}".encode()).hexdigest()[:16]

@@ -327,8 +327,10 @@ def test_a_record_of_a_commit_that_never_was_is_not_believed(world, bound, snaps
         forge_group(mine, mine.member)
     snapshot_id = None if snapshot == "none" else landed.commit.snapshot_id
     forge(mine.store, mine.paths.commit, Commit(group=group_id, snapshot_id=snapshot_id, committed_at=now(), rows=20))
-    with pytest.raises(AirflowFailException, match=r"CorruptObjectError|RolledBackError"):
-        TAKERS["commit"](pointer)
+    for taker in ("commit", "sensor"):
+        for given in (pointer, "orders"):
+            with pytest.raises(AirflowFailException, match=r"CorruptObjectError|RolledBackError"):
+                TAKERS[taker](given)
     attempt = world.attempt()
     with pytest.raises(Exception, match=r"says that the key 'orders' is committed|does not show it any more"):
         attempt.verify_commit()

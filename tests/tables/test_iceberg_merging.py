@@ -20,7 +20,9 @@ from support.replacing import commit_manifests, new_table
 
 from airflow_ckpt_provider.exceptions import RowCountError
 from airflow_ckpt_provider.tables.iceberg.manifest import merge, to_manifest_file, worth_merging, write_manifest
+from airflow_ckpt_provider.tables.iceberg.manifest.avro import Container, ContainerWriter
 from airflow_ckpt_provider.tables.iceberg.manifest.merging import FEWEST
+from airflow_ckpt_provider.tables.iceberg.manifest.staged import FACTS_ENTRY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,10 +86,21 @@ def test_summaries_are_those_that_one_manifest_would_have_had(tmp_path):
     assert merged.summaries == write_manifest(IO, f"{tmp_path}/at-once.avro", files, SCHEMA, SPEC, "gzip").summaries
 
 
+def saying(manifest, **facts):
+    """The manifest, written by somebody who says something else of its files."""
+    changed = msgspec.structs.replace(manifest, **facts)
+    with Container(IO, manifest.path) as container:
+        blocks = list(container.blocks())
+    with ContainerWriter(IO, manifest.path, container.meta | {FACTS_ENTRY: changed.facts.encode()}, b"x" * 16) as writer:
+        for count, data in blocks:
+            writer.add(data, count)
+    return msgspec.structs.replace(changed, length=writer.length)
+
+
 def test_what_is_not_known_of_nan_stays_unknown(tmp_path):
     first, second = stage(tmp_path, [Record(1, 1.0), Record(2, 2.0)])
     n, x = first.summaries
-    first = msgspec.structs.replace(first, summaries=(n, msgspec.structs.replace(x, contains_nan=None)))
+    first = saying(first, summaries=(n, msgspec.structs.replace(x, contains_nan=None)))
     (merged,) = merge(IO, [first, second], lambda _: f"{tmp_path}/new.avro")
     assert [summary.contains_nan for summary in merged.summaries] == [False, None]
 

@@ -7,6 +7,7 @@ pinned in the plan, so that a retry reads the same files, notices one that chang
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +18,7 @@ from airflow_ckpt_provider.checkpoint.location import normal_uri
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError
 from airflow_ckpt_provider.sources.files.formats import FORMATS, OpenFile, unnamed_columns
 from airflow_ckpt_provider.sources.files.listing import InputFiles, PinnedFile  # noqa: TC001 - msgspec reads annotations
-from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack
+from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack, require_each_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -126,6 +127,20 @@ class Files:
     def verify(self, splits: Sequence[Split], options: Mapping[str, str]) -> None:
         """Check that the files of these splits are as they were when they were listed."""
         InputFiles(self.uri, options).verify(piece.file for split in splits for piece in pieces_of(split))
+
+    def require_once(self, plan: Plan, options: Mapping[str, str]) -> None:
+        """Refuse pieces of one file that overlap; see ``AccountingSource``. What was listed then, nothing tells now."""
+        del options
+        pieces = sorted(
+            (piece for split in plan.splits if split.task == READ for piece in pieces_of(split)),
+            key=lambda one: (one.file.path, one.first or 0),
+        )
+        overlapping = (
+            one.file.path
+            for one, after in itertools.pairwise(pieces)
+            if one.file.path == after.file.path and (one.last is None or after.first is None or after.first < one.last)
+        )
+        require_each_once((path for found in overlapping for path in (found, found)), self.uri)
 
     def news(self, plan: Plan, options: Mapping[str, str]) -> str | None:
         """Files that match now and were not planned, or were written again since; see ``ListableSource.news``."""

@@ -5,12 +5,12 @@ A split is a few data files with the deletes that apply to them. A retry reads e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import Plan, Split
+from airflow_ckpt_provider.checkpoint.documents import READ, Plan, Split
 from airflow_ckpt_provider.checkpoint.location import refuse_credentials
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError, InputChangedError, InvalidInputError
@@ -18,9 +18,9 @@ from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
 from airflow_ckpt_provider.scan.places import folders_of, is_below
 from airflow_ckpt_provider.scan.sizes import file_sizes
 from airflow_ckpt_provider.sources.iceberg.increments import appended_files, mark_of, only_rewritten, require_same_table
-from airflow_ckpt_provider.sources.iceberg.pinning import open_table, parse_filter, parse_time, pin
+from airflow_ckpt_provider.sources.iceberg.pinning import Pin, open_table, parse_filter, parse_time, pin
 from airflow_ckpt_provider.sources.iceberg.reader import IcebergReader, IcebergSplit
-from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack
+from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack, require_each_once, strange_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
     from airflow_ckpt_provider.scan.iceberg import ScanFile, Scanned
-    from airflow_ckpt_provider.sources.iceberg.pinning import Pin
 
 #: Parameters that choose the snapshot; at most one is given.
 _WHEN = ("snapshot_id", "as_of", "branch")
@@ -117,7 +116,7 @@ class IcebergTable:
             value = getattr(self, name)
             if value is not None:
                 facts[name] = str(value) if name == "as_of" else value
-        return facts
+        return facts | ({"follows": self.reading} if self.incremental else {})
 
     # -- planning -------------------------------------------------------------------------------------------------------
 
@@ -241,6 +240,31 @@ class IcebergTable:
             f"{bad[0]}. {why}. To redo the write on the table as it is now: {how_to_restart()}. Keep snapshots for longer than a "
             "write may take."
         )
+
+    def require_once(self, plan: Plan, options: Mapping[str, str]) -> None:
+        """Refuse files that are read twice, or not at all though they are known to be meant; see ``AccountingSource``."""
+        reads = [IcebergSplit.from_json(split.read) for split in plan.splits if split.task == READ]
+        there = None if self.row_filter is not None else self._listed(plan, options)
+        require_each_once((file.path for read in reads for file in read.files), self.name, there)
+
+    def _listed(self, plan: Plan, options: Mapping[str, str]) -> set[str] | None:
+        """What a plan has to list, by the table as it is; None where that does not tell any more."""
+        table = open_table(self.name, options)
+        snapshot_id, schema_id = plan.inputs.get("snapshot_id"), plan.inputs.get("schema_id")
+        if not isinstance(snapshot_id, int) or table.metadata.snapshot_by_id(snapshot_id) is None:
+            return None
+        if not self.incremental:
+            return {scanned.file.path for scanned in scan_files(table, snapshot_id)}
+        mark: Any = plan.inputs.get("mark")
+        if not isinstance(mark, dict) or mark.get("to") != mark_of(table, snapshot_id):
+            raise strange_plan(f"does not read {self.name} up to where it says")
+        begin = (mark.get("from") or {}).get("snapshot_id")
+        try:
+            chosen = Pin(snapshot_id, msgspec.convert(schema_id, int))
+            found = appended_files(table, begin, chosen, None) if isinstance(begin, int) else scan_files(table, snapshot_id)
+            return {scanned.file.path for scanned in found}
+        except InputChangedError:
+            return None
 
     def news(self, plan: Plan, options: Mapping[str, str]) -> str | None:
         """Another snapshot than the planned one; see ``ListableSource.news``. Increments are left to later runs."""

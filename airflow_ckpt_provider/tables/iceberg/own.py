@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError
 from airflow_ckpt_provider.scan.places import folders_of
-from airflow_ckpt_provider.tables.iceberg.manifest import ADDED, StagedManifest
+from airflow_ckpt_provider.tables.iceberg.manifest import ADDED, FACTS_ENTRY, StagedManifest
 from airflow_ckpt_provider.tables.iceberg.manifest.avro import HEAD, Container, Entries, in_order, shape_of, to_long
 from airflow_ckpt_provider.tables.iceberg.upsert.mode import INSERT
-from airflow_ckpt_provider.tables.own import not_own, require_own
+from airflow_ckpt_provider.tables.own import not_own, require_own, require_own_split, require_work_once
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -37,7 +37,10 @@ def require_own_records(
 
     :raises CorruptObjectError: naming one.
     """
-    require_own([*_in_plans(plans), *_in_records(staged)], folders_of(metadata), names, header)
+    folders = folders_of(metadata)
+    require_own(_in_plans(plans), folders, names, header)
+    for record in staged:
+        require_own_split(record, _in_record(record), folders, names, header)
 
 
 def require_own_files(metadata: TableMetadata, one: SealedWrite) -> None:
@@ -47,6 +50,7 @@ def require_own_files(metadata: TableMetadata, one: SealedWrite) -> None:
     """
     header, folders = one.header, folders_of(metadata)
     require_own_records(metadata, header, one.names, [one.plan], one.staged)
+    require_work_once(((split.task, str(split.read.get(_PATH))) for split in one.plan.splits if _PATH in split.read), header)
     manifests = [StagedManifest.from_json(manifest) for manifest in one.seal.manifests]
     require_own((manifest.path for manifest in manifests), folders, one.names, header)
     targets = {split.id: split.read.get(_PATH) for split in one.plan.splits}
@@ -69,7 +73,7 @@ def require_listed(metadata: TableMetadata, io: FileIO, one: SealedWrite) -> Non
     manifests = [StagedManifest.from_json(manifest) for manifest in one.seal.manifests]
     files = {file.path.encode() for record in one.staged for file in record.files}
     seen = 0
-    for strange_path, count in in_order(lambda manifest: _stranger(io, manifest, files, folders), manifests):
+    for strange_path, count in in_order(lambda manifest: _stranger(io, manifest, files, folders, header), manifests):
         seen += count
         if strange_path is not None:
             raise not_own(strange_path, folders, header)
@@ -81,11 +85,19 @@ def require_listed(metadata: TableMetadata, io: FileIO, one: SealedWrite) -> Non
         )
 
 
-def _stranger(io: FileIO, manifest: StagedManifest, files: set[bytes], folders: Collection[str]) -> tuple[str | None, int]:
+def _stranger(
+    io: FileIO, manifest: StagedManifest, files: set[bytes], folders: Collection[str], header: Header
+) -> tuple[str | None, int]:
     """The first entry of a manifest that is not a new data file of these; and how many entries it has, up to that one."""
     with Container(io, manifest.path) as container:
         if container.meta.get("partition-spec-id") != str(manifest.spec_id).encode():
             return manifest.path, 0
+        if container.meta.get(FACTS_ENTRY) != manifest.facts.encode():
+            raise CorruptObjectError(
+                f"The checkpoint store does not say of the files in {manifest.path!r} what that manifest itself says of them: how "
+                "many there are, with how many rows, in which partitions. The store was altered; nothing was changed. Redo the "
+                f"write: {how_to_restart(header)}."
+            )
         count, ours = 0, set[bytes]()
         head = _head_of(container.schema, folders)
         for entries, data in container.blocks() if head is not None else ():
@@ -129,13 +141,12 @@ def _head_of(schema: str, folders: Collection[str]) -> re.Pattern[bytes] | None:
     return re.compile(re.escape(begin) + rb"[\x80-\xff]{0,3}[\x00-\x7f]((?:" + places + rb")/[^\x0e]+)\x0ePARQUET")
 
 
-def _in_records(staged: Sequence[Staged]) -> Iterator[str]:
-    for record in staged:
-        for file in record.files:
-            yield file.path
-        for part in (record.manifest, record.scratch):
-            if part is not None:
-                yield str(part.get(_PATH))
+def _in_record(record: Staged) -> Iterator[str]:
+    for file in record.files:
+        yield file.path
+    for part in (record.manifest, record.scratch):
+        if part is not None:
+            yield str(part.get(_PATH))
 
 
 def _in_plans(plans: Sequence[Plan]) -> Iterator[str]:

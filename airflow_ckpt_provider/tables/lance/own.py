@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from airflow_ckpt_provider.checkpoint.documents import READ, StagedFile
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.exceptions import CorruptObjectError
 from airflow_ckpt_provider.tables.lance.columns.writer import JOIN, Join
 from airflow_ckpt_provider.tables.lance.deletions import FOLDER as DELETIONS
 from airflow_ckpt_provider.tables.lance.deletions import attempt_number, attempt_number_in
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER
 from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER as SIDECARS
-from airflow_ckpt_provider.tables.own import not_own
+from airflow_ckpt_provider.tables.own import not_own, require_work_once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject, Plan, Staged
+    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject, Plan, Split, Staged
     from airflow_ckpt_provider.checkpoint.layout import OwnNames
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 
@@ -41,19 +45,45 @@ def require_own_records(
         own.require_plan(plan, earlier)
 
 
-def require_own_files(uri: str, one: SealedWrite) -> None:
-    """Refuse to land a sealed checkpoint that names files of others, or fragments that its splits have not staged.
+def require_own_files(uri: str, one: SealedWrite, fields: Collection[int] | None) -> None:
+    """Refuse to land a sealed checkpoint that names files of others, or fragments that its splits have not staged, or not so.
 
+    :param fields: ids of the fields that rows are staged with; None if what is staged has columns of its own.
     :raises CorruptObjectError: naming one.
     """
     require_own_records(uri, one.header, one.names, [one.plan], one.staged, one.replaced.names if one.replaced else None)
     own = _Own(uri, one.header, one.names)
-    staged = {file.path: file.bytes for record in one.staged for file in record.files}
-    for manifest in one.seal.manifests:
-        for fragment in StagedFragments.from_json(manifest).fragments:
-            own.require("data", fragment.name)
-            if staged.get(f"{uri}/data/{fragment.name}") != fragment.bytes:
+    filters = [(split.read.get("source"), split.read.get("matched")) for split in one.plan.splits if split.task == FILTER]
+    # What was read lands as it is, or as far as these let it.
+    again = filters[:1] if any(split.task == READ for split in one.plan.splits) else []
+    require_work_once([*filters, *again], one.header)
+    taken = {split.id: _taken(split) for split in one.plan.splits}
+    left: dict[str, tuple[int, int]] = {}
+    for record in one.staged:
+        own.require_split(record, taken.get(record.split, frozenset()))
+        for fragment in StagedFragments.from_json(record.manifest).fragments if record.manifest is not None else ():
+            if fragment.name in left or StagedFile(f"{uri}/data/{fragment.name}", fragment.bytes) not in record.files:
                 raise own.error(f"{uri}/data/{fragment.name}")
+            left[fragment.name] = (fragment.rows, fragment.bytes)
+    for staged in map(StagedFragments.from_json, one.seal.manifests):
+        for name, rows, size in ((fragment.name, fragment.rows, fragment.bytes) for fragment in staged.fragments):
+            # Lance takes a file for whatever columns it is told.
+            if left.pop(name, None) != (rows, size) or (fields is not None and tuple(fields) != staged.fields):
+                raise own.error(f"{uri}/data/{name}")
+    if left:
+        raise CorruptObjectError(
+            f"The seal of the key {one.header.key!r} in the checkpoint store leaves out {len(left)} files that its splits have "
+            f"staged for {uri}, such as {min(left)}. The store was altered; nothing was changed. Redo the write: "
+            f"{how_to_restart(one.header)}."
+        )
+
+
+def _taken(split: Split) -> frozenset[str]:
+    """Names of files of the source that a split may take as they are."""
+    fragments = split.read.get("fragments") if split.task != READ else None
+    if not isinstance(fragments, dict):
+        return frozenset()
+    return frozenset(fragment.name for fragment in StagedFragments.from_json(fragments).fragments)
 
 
 class _Own:
@@ -85,6 +115,16 @@ class _Own:
             strange = deletions.get("base_id") is not None or deletions.get("file_type") != "array"
             if strange or attempt_number_in(int(deletions["id"])) not in self._numbers:
                 raise self.error(f"{self._uri}/{DELETIONS}/{scratch['fragment']['id']}-*-{deletions['id']}")
+
+    def require_split(self, record: Staged, taken: Collection[str]) -> None:
+        """Refuse data files that the record's writer has not written for its split, nor taken from the source as they were.
+
+        :param taken: names of those that may be.
+        """
+        for file in record.files:
+            folder, _, name = file.path.removeprefix(f"{self._uri}/").partition("/")
+            if folder != DELETIONS and name not in taken and not self._names.of_split(name, record.split, record.writer):
+                raise self.error(file.path)
 
     def require_plan(self, plan: Plan, earlier: OwnNames | None) -> None:
         for sidecar in _list(plan.inputs, "sidecars"):

@@ -17,6 +17,8 @@ from airflow_ckpt_provider.tables.lance.marks import mark_of, note, with_marks
 from airflow_ckpt_provider.tables.lance.modes import mode_of
 from airflow_ckpt_provider.tables.lance.operations import carrying
 from airflow_ckpt_provider.tables.lance.own import require_own_files, require_own_records
+from airflow_ckpt_provider.tables.lance.schema import created_as, file_fields
+from airflow_ckpt_provider.tables.lance.writer import WriterFacts
 from airflow_ckpt_provider.tables.marks import marks_of, require_marks
 from airflow_ckpt_provider.tables.staged_files import gone_of
 from airflow_ckpt_provider.tables.summary import identity_of, key_trace, trace_of
@@ -112,7 +114,9 @@ class LanceState:
         """Refuse to land files of others; see ``TableState.require_own_files``."""
         uri = self.named.identifier
         for write in writes:
-            require_own_files(uri, write)
+            header = write.header
+            pins = mode_of(header.mode, header.parameters).pins_columns
+            require_own_files(uri, write, writer_facts(self.named, self.dataset, header.table).fields if pins else None)
             again = write.replaced
             if again is not None:
                 earlier = again.replaced.names if again.replaced is not None else None
@@ -159,3 +163,29 @@ class LanceState:
             {MADE_BY: first.table.uuid} if first.table.creation is not None else {},
             stable_row_ids=bool(first.parameters.get("stable_row_ids")),
         )
+
+
+def writer_facts(named: NamedDataset, dataset: LanceDataset | None, binding: TableBinding, *, pinned: bool = True) -> WriterFacts:
+    """What executors write into a dataset with.
+
+    :param dataset: as it was loaded; None if it does not exist yet.
+    :param pinned: whether rows have the columns that the binding pinned; those of the dataset as it is, if not.
+    :raises SchemaMismatchError: if the pinned columns were changed since.
+    """
+    import pyarrow as pa
+    from lance.schema import LanceSchema
+
+    if dataset is None and binding.creation is not None:
+        schema, version = created_as(binding.creation)
+        fields = file_fields(LanceSchema.from_pyarrow(schema))
+        return WriterFacts(named.identifier, named.files, schema, tuple(fields), version)
+    if dataset is None:
+        raise named.missing(binding)
+    schema, names = dataset.schema, None
+    if pinned:
+        named.require_columns(dataset, binding)
+        # Columns that others have added since are in no file of this write, as in none that it staged before.
+        names = [name for name, *_ in named.pinned_columns(binding)]
+        schema = pa.schema([field for field in schema if field.name in names], schema.metadata)
+    fields = file_fields(dataset.lance_schema, names)
+    return WriterFacts(named.identifier, named.files, schema, tuple(fields), dataset.data_storage_version)

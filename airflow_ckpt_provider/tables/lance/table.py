@@ -22,13 +22,10 @@ from airflow_ckpt_provider.tables.lance.own import require_own_records
 from airflow_ckpt_provider.tables.lance.scan import DataFile, FileScan
 from airflow_ckpt_provider.tables.lance.schema import (
     LEAVES_ONLY,
-    created_as,
-    file_fields,
 )
-from airflow_ckpt_provider.tables.lance.state import LanceState, stale
+from airflow_ckpt_provider.tables.lance.state import LanceState, stale, writer_facts
 from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS, ROW_IDS_SUFFIX
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import SIDECAR, Sidecar
-from airflow_ckpt_provider.tables.lance.writer import WriterFacts
 from airflow_ckpt_provider.tables.marks import moves_mark
 from airflow_ckpt_provider.tables.missing import lacking
 from airflow_ckpt_provider.tables.together import adds_only, require_together
@@ -42,6 +39,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject, Plan, Staged, TableBinding
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
+    from airflow_ckpt_provider.tables.lance.writer import WriterFacts
     from airflow_ckpt_provider.tables.protocol import Writer
 
 _log = logging.getLogger(__name__)
@@ -153,24 +151,7 @@ class LanceTarget(NamedDataset):
         ]
 
     def _facts(self, binding: TableBinding, *, pinned: bool = True) -> WriterFacts:
-        import pyarrow as pa
-        from lance.schema import LanceSchema
-
-        dataset = self.load_bound(binding)
-        if dataset is None and binding.creation is not None:
-            schema, version = created_as(binding.creation)
-            fields = file_fields(LanceSchema.from_pyarrow(schema))
-            return WriterFacts(self.identifier, self.files, schema, tuple(fields), version)
-        if dataset is None:
-            raise self.missing(binding)
-        schema, names = dataset.schema, None
-        if pinned:
-            self.require_columns(dataset, binding)
-            # Columns that others have added since are in no file of this write, as in none that it staged before.
-            names = [name for name, *_ in self.pinned_columns(binding)]
-            schema = pa.schema([field for field in schema if field.name in names], schema.metadata)
-        fields = file_fields(dataset.lance_schema, names)
-        return WriterFacts(self.identifier, self.files, schema, tuple(fields), dataset.data_storage_version)
+        return writer_facts(self, self.load_bound(binding), binding, pinned=pinned)
 
     # -- committing -------------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from airflow_ckpt_provider.tables.iceberg.manifest.entries import ADDED, DELETED
 from airflow_ckpt_provider.tables.iceberg.manifest.merging import merge, worth_merging
 from airflow_ckpt_provider.tables.iceberg.manifest.rewriting import rewrite_manifest
 from airflow_ckpt_provider.tables.iceberg.manifest.staged import (
+    FACTS_ENTRY,
     FORMAT_VERSION,
     StagedManifest,
     to_manifest_file,
@@ -49,6 +50,7 @@ __all__ = [
     "ADDED",
     "DELETED",
     "FACTS",
+    "FACTS_ENTRY",
     "FORMAT_VERSION",
     "Entries",
     "Entry",

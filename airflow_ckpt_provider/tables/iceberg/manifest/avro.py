@@ -124,16 +124,18 @@ class ContainerWriter:
 
     :param meta: its header, codec and schema included.
     :param sync: marker between blocks; files with equal records and markers are equal.
+    :param held: whether nothing is written before the end, so that the header may say what is known by then.
     """
 
-    def __init__(self, io: FileIO, path: str, meta: dict[str, bytes], sync: bytes) -> None:
+    def __init__(self, io: FileIO, path: str, meta: dict[str, bytes], sync: bytes, *, held: bool = False) -> None:
         self.path, self.meta, self.length = path, meta, 0
-        self._sync, self._codec = sync, _codec(meta)
+        self._io, self._sync, self._codec = io, sync, _codec(meta)
         self._records: list[bytes] = []
         self._count = self._size = 0
-        self._stream: OutputStream = io.new_output(path).create(overwrite=True)
-        pairs = b"".join(to_long(len(n)) + n + to_long(len(v)) + v for n, v in ((k.encode(), v) for k, v in meta.items()))
-        self._write(MAGIC + to_long(len(meta)) + pairs + to_long(0) + sync)
+        self._held: list[bytes] = []
+        self._stream: OutputStream | None = None
+        if not held:
+            self._open()
 
     def __enter__(self) -> Self:
         return self
@@ -141,7 +143,18 @@ class ContainerWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
             self._flush()
-        self._stream.close()
+            if self._stream is None:
+                self._open()
+        if self._stream is not None:
+            self._stream.close()
+
+    def _open(self) -> None:
+        """Write the header, and what was held."""
+        self._stream = self._io.new_output(self.path).create(overwrite=True)
+        pairs = b"".join(to_long(len(n)) + n + to_long(len(v)) + v for n, v in ((k.encode(), v) for k, v in self.meta.items()))
+        held, self._held, self.length = self._held, [], 0
+        for data in (MAGIC + to_long(len(self.meta)) + pairs + to_long(0) + self._sync, *held):
+            self._write(data)
 
     def add(self, records: bytes, count: int = 1) -> None:
         """Add encoded records."""
@@ -159,8 +172,11 @@ class ContainerWriter:
         self._records, self._count, self._size = [], 0, 0
 
     def _write(self, data: bytes) -> None:
-        self._stream.write(data)
         self.length += len(data)
+        if self._stream is None:
+            self._held.append(data)
+        else:
+            self._stream.write(data)
 
 
 def _codec(meta: dict[str, bytes]) -> Any:  # noqa: ANN401 - pyiceberg's codec classes have no common type that mypy knows

@@ -17,7 +17,7 @@ import msgspec
 
 from airflow_ckpt_provider.exceptions import RowCountError
 from airflow_ckpt_provider.tables.iceberg.manifest.avro import Container, ContainerWriter, in_order
-from airflow_ckpt_provider.tables.iceberg.manifest.staged import FieldSummary, StagedManifest
+from airflow_ckpt_provider.tables.iceberg.manifest.staged import FACTS_ENTRY, FieldSummary, StagedManifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,6 +78,8 @@ def _read(io: FileIO, manifest: StagedManifest) -> _Read:
     count = sum(count for count, _ in blocks)
     if count != manifest.files:
         raise RowCountError(f"The manifest {manifest.path} lists {count} files; it was staged with {manifest.files} (I2).")
+    if container.meta.get(FACTS_ENTRY) != manifest.facts.encode():
+        raise RowCountError(f"The manifest {manifest.path} says something else of its files than the record of their split (I2).")
     return _Read(container.meta, count, b"".join(data for _, data in blocks))
 
 
@@ -87,7 +89,8 @@ class _Merged:
     def __init__(self, io: FileIO, path: str, read: _Read, first: StagedManifest) -> None:
         self._spec_id = first.spec_id
         sync = hashlib.md5(first.path.encode(), usedforsecurity=False).digest()
-        self._writer = ContainerWriter(io, path, read.meta, sync)
+        # What it says of all its files is known at the end.
+        self._writer = ContainerWriter(io, path, dict(read.meta), sync, held=True)
         self._bounds = [_Bounds(kind) for kind in _partition_types(read.meta)]
         self._files = self._rows = self._bytes = 0
         self._partitions: set[str] = set()
@@ -106,11 +109,9 @@ class _Merged:
             bounds.add(summary)
 
     def close(self) -> StagedManifest:
-        with self._writer:
-            pass
-        return StagedManifest(
+        merged = StagedManifest(
             path=self._writer.path,
-            length=self._writer.length,
+            length=0,
             spec_id=self._spec_id,
             files=self._files,
             rows=self._rows,
@@ -118,6 +119,9 @@ class _Merged:
             summaries=tuple(bounds.summary for bounds in self._bounds),
             partitions=tuple(sorted(self._partitions)),
         )
+        with self._writer as writer:
+            writer.meta[FACTS_ENTRY] = merged.facts.encode()
+        return msgspec.structs.replace(merged, length=self._writer.length)
 
 
 class _Bounds:

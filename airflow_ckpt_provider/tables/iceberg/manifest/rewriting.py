@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.tables.iceberg.manifest.avro import HEAD, ContainerWriter, Entries, to_long
 from airflow_ckpt_provider.tables.iceberg.manifest.entries import DELETED, EXISTING, FACTS, inheriting
+from airflow_ckpt_provider.tables.iceberg.manifest.staged import FACTS_ENTRY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +60,7 @@ class _Rewrite:
         self.files, self.rows = [0, 0, 0], [0, 0, 0]
         self._lowest: int | None = None
         # A manifest of a table that was version 1 once knows no sequence numbers and no content.
-        meta = dict(entries.container.meta)
+        meta = {name: value for name, value in entries.container.meta.items() if name != FACTS_ENTRY}
         shape = entries.shape.head
         self._old = len(shape) < len(HEAD)
         self._nulls = [0, *(shape.get(name, 0) for name in HEAD[1:])]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import Part
+from airflow_ckpt_provider.checkpoint.documents import Part, fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
 
+
 #: Iceberg's format version of everything that is written here.
 FORMAT_VERSION = 2
+
+#: Entry of the header of a manifest's Avro file; see ``StagedManifest.facts``.
+FACTS_ENTRY = "airflow.checkpoint.facts"
 
 
 class FieldSummary(Part, frozen=True, array_like=True):
@@ -62,15 +66,43 @@ class StagedManifest(Part, frozen=True, kw_only=True):
         """As read from a staged record or seal."""
         return msgspec.convert(value, cls)
 
+    @property
+    def facts(self) -> str:
+        """SHA-256 of what it says of its files, as the manifest itself has it under ``FACTS_ENTRY`` (I15).
+
+        A manifest list and a summary repeat that: readers leave out a manifest whose counts or bounds say that it has nothing for
+        them, so that rows would be gone if the checkpoint store could say something else.
+        """
+        facts = [self.spec_id, self.files, self.rows, self.bytes, self.summaries, self.partitions]
+        return fingerprint(facts)
+
 
 def write_manifest(
     io: FileIO, path: str, files: Sequence[DataFile], schema: Schema, spec: PartitionSpec, codec: str
 ) -> StagedManifest:
     """Write the manifest of one split; ``files`` must not be empty."""
-    from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus
-    from pyiceberg.manifest import write_manifest as open_manifest
+    from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, ManifestWriterV2, construct_partition_summaries
 
-    with open_manifest(FORMAT_VERSION, spec, schema, io.new_output(path), None, codec) as writer:  # type: ignore[arg-type]
+    staged = StagedManifest(
+        path=path,
+        length=0,
+        spec_id=spec.spec_id,
+        files=len(files),
+        rows=sum(file.record_count for file in files),
+        bytes=sum(file.file_size_in_bytes for file in files),
+        summaries=tuple(
+            FieldSummary(field.contains_null, field.contains_nan, _text(field.lower_bound), _text(field.upper_bound))
+            for field in construct_partition_summaries(spec, schema, [file.partition for file in files])
+        ),
+        partitions=tuple(sorted({spec.partition_to_path(file.partition, schema) for file in files})) if spec.fields else (),
+    )
+
+    class Writer(ManifestWriterV2):
+        @property
+        def _meta(self) -> dict[str, str]:
+            return {**super()._meta, FACTS_ENTRY: staged.facts}
+
+    with Writer(spec, schema, io.new_output(path), None, codec) as writer:  # type: ignore[arg-type]
         for file in files:
             writer.add_entry(
                 ManifestEntry.from_args(
@@ -81,20 +113,7 @@ def write_manifest(
                     data_file=file,
                 )
             )
-    manifest = writer.to_manifest_file()
-    return StagedManifest(
-        path=path,
-        length=manifest.manifest_length,
-        spec_id=spec.spec_id,
-        files=len(files),
-        rows=sum(file.record_count for file in files),
-        bytes=sum(file.file_size_in_bytes for file in files),
-        summaries=tuple(
-            FieldSummary(field.contains_null, field.contains_nan, _text(field.lower_bound), _text(field.upper_bound))
-            for field in manifest.partitions or ()
-        ),
-        partitions=tuple(sorted({spec.partition_to_path(file.partition, schema) for file in files})) if spec.fields else (),
-    )
+    return msgspec.structs.replace(staged, length=writer.to_manifest_file().manifest_length)
 
 
 def to_manifest_file(staged: StagedManifest, snapshot_id: int) -> ManifestFile:
