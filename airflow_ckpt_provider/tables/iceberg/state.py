@@ -113,8 +113,8 @@ class IcebergState:
         with _replacing(commit):
             removals = mode_of(commit.first.mode, commit.first.parameters).removals(self.table, commit.writes)
             require_unread(self.table, commit.writes, removals)
-        new = NewSnapshot(self.table, commit.group, self.branch, commit.identity, manifests, removals, marks_of(commit.writes))
-        return new.written(self.catalog)
+            new = NewSnapshot(self.table, commit.group, self.branch, commit.identity, manifests, removals, marks_of(commit.writes))
+            return new.written(self.catalog)
 
 
 def _manifests(commit: GroupCommit) -> list[StagedManifest]:

@@ -7,6 +7,7 @@ none; see ``line``.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_ckpt_provider.exceptions import HistoryExpiredError, RetryableError, RowCountError
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.state import GroupCommit
 
 
+_log = logging.getLogger(__name__)
+
+
 class VersionChange(NamedTuple):
     """A version to be; see ``Change``.
 
@@ -34,6 +38,7 @@ class VersionChange(NamedTuple):
     :param operation: what makes the version.
     :param properties: more of what the transaction says of itself.
     :param stable_row_ids: whether rows of a dataset that comes into being keep their ids when they are moved.
+    :param storage_version: of the files of a dataset that comes into being; None for any other.
     """
 
     files: DatasetFiles
@@ -43,6 +48,7 @@ class VersionChange(NamedTuple):
     operation: Swap
     properties: Mapping[str, str]
     stable_row_ids: bool
+    storage_version: str | None
 
     def swap(self) -> Landed:
         """Commit the operation, and look whether what it made is in the line of the latest version."""
@@ -65,7 +71,14 @@ class VersionChange(NamedTuple):
             enable_stable_row_ids=True if dataset is None and self.stable_row_ids else None,
         )
         self._require_in_line(made)
-        return self._verified(made)
+        landed = self._verified(made)
+        if dataset is None and self.storage_version != made.data_storage_version:
+            # Lance takes the storage version of a new dataset from its files, and chooses one if there are none.
+            _log.warning(
+                "%s was created without rows, and so with the storage version %s instead of %s, which Lance takes from rows.",
+                files.uri, made.data_storage_version, self.storage_version,
+            )  # fmt: skip
+        return landed
 
     def _require_in_line(self, made: LanceDataset) -> None:
         """Check that the version is in the line of the latest one.

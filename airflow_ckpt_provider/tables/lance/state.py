@@ -162,6 +162,7 @@ class LanceState:
             operation,
             {MADE_BY: first.table.uuid} if first.table.creation is not None else {},
             stable_row_ids=bool(first.parameters.get("stable_row_ids")),
+            storage_version=None if first.table.creation is None else created_as(first.table.creation)[1],
         )
 
 

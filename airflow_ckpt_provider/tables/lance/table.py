@@ -170,15 +170,6 @@ class LanceTarget(NamedDataset):
             return False
         return not any(one.seal.rows or one.replaced_files for one in sealed) and not moves_mark(sealed)
 
-    def _warn_of_version(self, wanted: str) -> None:
-        """Lance takes the storage version of a new dataset from its files, and chooses one if there are none."""
-        found = self.load().data_storage_version
-        if found != wanted:
-            _log.warning(
-                "%s was created without rows, and so with the storage version %s instead of %s, which Lance takes from rows.",
-                self.identifier, found, wanted,
-            )  # fmt: skip
-
     @looks_again
     def leftovers(self, write: StagedWrite, landed: SealedWrite | None) -> list[StagedFile]:
         """Files of a generation that nothing refers to or needs; see ``Table.leftovers``."""
