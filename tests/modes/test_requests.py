@@ -6,7 +6,7 @@ Local stores and S3 take the same requests, but for looks into folders, which a 
 from __future__ import annotations
 
 import pytest
-from support.requests import counted
+from support.request_counts import counted
 from support.world import World, rows
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
