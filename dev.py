@@ -3,6 +3,12 @@
 
 Each command first sets up ``.venv`` in this folder (once; again when ``requirements.lock`` changes). Nothing outside this folder
 and the system's temporary folder is written; ``~/airflow`` is never touched.
+
+- ``setup`` does only that, and ``demo`` runs the main job on real data.
+- ``test`` runs all tests; ``test --fast`` those that need neither Spark nor Airflow, in about a minute; ``test tests/spark -k
+  stop``, or whatever pytest takes, those that are selected.
+- ``matrix`` runs the random tests for longer, one after the other, and ``matrix --only NAME`` one of them.
+- ``check`` lints, ``bench`` measures, and ``lock`` renews ``requirements.lock``.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ VENV = ROOT / ".venv"
 BIN = VENV / "bin"
 LOCK = ROOT / "requirements.lock"
 STAMP = VENV / "installed"
+ARCHIVE = VENV / "spark.jsa"
 
 _started = time.monotonic()
 
@@ -30,14 +37,47 @@ def say(text: str) -> None:
     print(f"[{time.monotonic() - _started:5.0f} s] {text}", flush=True)
 
 
+#: What ``test --fast`` runs: neither Spark nor Airflow, nothing that is killed, and no measuring of memory.
+FAST = [
+    "tests/test_main_job.py",
+    "tests/checkpoint",
+    "tests/transforms",
+    "tests/scan",
+    "tests/sources",
+    "-m",
+    "not crash and not spark and not airflow",
+    "-k",
+    "not memory",
+]
+
+#: What ``matrix`` runs: the variables that make random tests longer, and their files.
+MATRIX: dict[str, tuple[dict[str, str], list[str]]] = {
+    "histories": ({"HISTORIES": "1500"}, ["tests/histories/test_histories.py"]),
+    "foreign-hands": ({"FOREIGN_HISTORIES": "600"}, ["tests/histories/test_foreign_hands.py"]),
+    "upserts": ({"UPSERT_EXAMPLES": "300"}, ["tests/tables/test_iceberg_upsert_model.py"]),
+    "lance-moves": ({"ROUNDS": "400"}, ["tests/tables/test_lance_moves.py"]),
+    "lance-line": ({"ROUNDS": "1"}, ["tests/lance/test_line.py"]),
+    "lance-races": ({"ROUNDS": "40"}, ["tests/lance/test_races.py"]),
+    "lance-load": ({"ROUNDS": "20"}, ["tests/lance/test_mixed_load.py"]),
+    "lance-on-s3": ({"CRASH_ALL_ON_S3": "1"}, ["tests/crash/test_lance.py"]),
+}
+
+
 def run(*command: str | Path, **environment: str) -> None:
     """Run a command in this folder; stop with its exit code if it fails."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "PYTHONPATH"))}
-    env |= {"PATH": f"{BIN}{os.pathsep}{env.get('PATH', '')}", "VIRTUAL_ENV": str(VENV)} | environment
-    done = subprocess.run([str(part) for part in command], cwd=ROOT, env=env, check=False)
-    if done.returncode:
+    code = call(*command, **environment)
+    if code:
         say(f"Failed: {' '.join(str(part) for part in command[:4])} ...")
-        sys.exit(done.returncode)
+        sys.exit(code)
+
+
+def call(*command: str | Path, **environment: str) -> int:
+    """Run a command in this folder; its exit code."""
+    # Hundreds of processes would compile the same modules, if they may not keep what they compiled.
+    left_out = ("AIRFLOW", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
+    env |= {"PATH": f"{BIN}{os.pathsep}{env.get('PATH', '')}", "VIRTUAL_ENV": str(VENV)} | environment
+    return subprocess.run([str(part) for part in command], cwd=ROOT, env=env, check=False).returncode
 
 
 def require_tools() -> None:
@@ -62,7 +102,8 @@ def setup() -> None:
         run(sys.executable, "-m", "venv", VENV)
     say("Installing the packages of requirements.lock (about 1.4 GB on disk; a minute or two)")
     run(BIN / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "uv")
-    run(BIN / "uv", "pip", "sync", "--quiet", "--require-hashes", LOCK)
+    ARCHIVE.unlink(missing_ok=True)
+    run(BIN / "uv", "pip", "sync", "--quiet", "--require-hashes", "--compile-bytecode", LOCK)
     run(BIN / "uv", "pip", "install", "--quiet", "--no-deps", "--editable", ROOT)
     STAMP.write_text(digest)
     say("Installed")
@@ -75,15 +116,50 @@ def demo() -> None:
 
 
 def test(arguments: list[str]) -> None:
-    """Run all tests, or those that the arguments select, as for pytest.
+    """Run all tests, or those that the arguments select, as for pytest; with ``--fast``, those that take no Spark and no Airflow.
 
-    By files, in the order of their names, in which the long ones are not last. On one process more than there are cores, up to
-    four, because many tests wait for a process of their own.
+    On one process more than there are cores, up to four, because many tests wait for a process of their own. They steal tests
+    from each other, so that none is left with the long ones.
     """
     setup()
+    if not ARCHIVE.exists() and "--fast" not in arguments:
+        say("Archiving Spark's classes, so that each of many JVMs starts in a third of the time")
+        run(BIN / "python", "-m", "support.jvm", PYTHONPATH=str(ROOT / "tests"))
     say("Running the tests")
-    processes = str(min(4, (os.cpu_count() or 1) + 1))
-    run(BIN / "python", "-m", "pytest", *(arguments or ["-n", processes, "--dist", "loadfile", "--no-loadscope-reorder"]))
+    run(BIN / "python", "-m", "pytest", *selection(arguments))
+
+
+def selection(arguments: list[str]) -> list[str]:
+    """Arguments of pytest for those of ``test``."""
+    processes = ["-n", str(min(4, (os.cpu_count() or 1) + 1)), "--dist", "worksteal"]
+    if "--fast" in arguments:
+        return [*FAST, *(one for one in arguments if one != "--fast")]
+    return arguments or processes
+
+
+def matrix(arguments: list[str]) -> None:
+    """Run what is random for longer than ``test`` does: ``matrix``, or ``matrix --only NAME``."""
+    names = chosen_of_matrix(arguments)
+    setup()
+    took: dict[str, tuple[float, bool]] = {}
+    for name in names:
+        variables, paths = MATRIX[name]
+        say(f"{name}: {' '.join(f'{key}={value}' for key, value in variables.items())} {' '.join(paths)}")
+        start = time.monotonic()
+        code = call(BIN / "python", "-m", "pytest", "-q", "--timeout=0", *paths, **variables)
+        took[name] = (time.monotonic() - start, code == 0)
+        say(f"{name}: {'passed' if code == 0 else 'FAILED'} after {took[name][0]:.0f} s")
+    for name, (seconds, passed) in took.items():
+        print(f"{name:16} {seconds:7.0f} s  {'passed' if passed else 'FAILED'}")
+    if not all(passed for _, passed in took.values()):
+        sys.exit(1)
+
+
+def chosen_of_matrix(arguments: list[str]) -> list[str]:
+    """Names of the runs that the arguments ask for; ends with a message that lists them if there is no such run."""
+    parser = argparse.ArgumentParser(prog="dev.py matrix")
+    parser.add_argument("--only", choices=list(MATRIX), action="append")
+    return parser.parse_args(arguments).only or list(MATRIX)
 
 
 def check() -> None:
@@ -108,11 +184,11 @@ def lock() -> None:
 
 def main() -> None:
     """Dispatch."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=["setup", "demo", "test", "check", "bench", "lock"])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["setup", "demo", "test", "matrix", "check", "bench", "lock"])
     chosen, arguments = parser.parse_known_args()
-    if chosen.command in {"test", "bench"}:
-        {"test": test, "bench": bench}[chosen.command](arguments)
+    if chosen.command in {"test", "matrix", "bench"}:
+        {"test": test, "matrix": matrix, "bench": bench}[chosen.command](arguments)
     else:
         {"setup": setup, "demo": demo, "check": check, "lock": lock}[chosen.command]()
 

@@ -6,6 +6,8 @@ import os
 import sys
 import tempfile
 
+from support.jvm import variables
+
 # Before anything imports Airflow: its home is fixed at import.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="airflow-ckpt-tests-")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
@@ -14,5 +16,6 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 for name in [name for name in os.environ if name.startswith(("AWS_", "AIRFLOW_CONN_", "SPARK_"))]:
     del os.environ[name]
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
+os.environ.update(variables())
 
 pytest_plugins = ["support.dags", "support.glue", "support.postgres", "support.rest_catalog", "support.s3"]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pyspark
 
 import airflow_ckpt_provider
+from support import jvm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -181,6 +182,8 @@ def spark_class(log: Path, *command: str, **variables: str) -> subprocess.Popen[
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_LOCAL_DIRS": str(log.parent / "local"),
+        # Also of the executors that it starts.
+        "JDK_JAVA_OPTIONS": jvm.options(),
     }
     with log.open("wb") as out:
         return subprocess.Popen(
