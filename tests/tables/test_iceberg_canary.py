@@ -143,7 +143,7 @@ def test_a_merged_manifest_is_the_one_that_pyiceberg_writes_for_all_files_at_onc
 def test_a_rewritten_manifest_is_the_one_that_pyiceberg_writes_for_the_same_entries(tables, tmp_path):
     _, theirs = tables
     theirs.append(rows(24))
-    source = theirs.current_snapshot().manifests(theirs.io)[-1]
+    source = max(theirs.current_snapshot().manifests(theirs.io), key=lambda manifest: manifest.sequence_number)
     entries = source.fetch_manifest_entry(theirs.io)
     marks = bytearray(n % 2 for n in range(len(entries)))
     took = []
