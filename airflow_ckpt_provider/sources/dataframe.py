@@ -28,7 +28,7 @@ import functools
 import importlib
 import uuid
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -78,9 +78,6 @@ class SparkDataFrame:
     """
 
     template_fields = ("id_column", "parameters", "build_version")
-
-    #: A session is needed to compute the rows, so no executor can read a split by itself.
-    needs_session: ClassVar[bool] = True
 
     conn_id: str | None = None
     conn_kind: str = "checkpoint"

@@ -133,14 +133,15 @@ def test_manifests_of_other_specs_or_schemas_are_not_mixed(tmp_path):
     assert entries(merged) == entries(staged)
 
 
-def test_a_merged_manifest_is_closed_at_the_target_and_large_ones_are_left_alone(tmp_path):
+def test_a_merged_manifest_is_closed_at_the_target_and_large_ones_are_left_alone(tmp_path, monkeypatch):
     large = write_manifest(
         IO, f"{tmp_path}/large.avro", [file_of(f"large-{n}", Record(n, 0.0)) for n in range(200)], SCHEMA, SPEC, "gzip"
     )
     staged = stage(tmp_path, [Record(n, float(n)) for n in range(200)])
     target = 7_000
     assert large.length > target > staged[0].length
-    merged = merge(IO, [large, *staged], lambda number: f"{tmp_path}/new-{number}.avro", target_bytes=target)
+    monkeypatch.setattr("airflow_ckpt_provider.tables.iceberg.manifest.merging.TARGET_BYTES", target)
+    merged = merge(IO, [large, *staged], lambda number: f"{tmp_path}/new-{number}.avro")
     assert large in merged
     assert 1 < len(merged) < 100
     assert sorted(map(repr, entries(merged))) == sorted(map(repr, entries([large, *staged])))

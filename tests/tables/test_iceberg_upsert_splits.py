@@ -18,7 +18,7 @@ from airflow_ckpt_provider.exceptions import DuplicateKeyError, InvalidInputErro
 from airflow_ckpt_provider.scan.iceberg import IcebergScan
 from airflow_ckpt_provider.tables.iceberg.upsert import gather, merge
 from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
-from airflow_ckpt_provider.tables.iceberg.upsert.plan import affected, plan_matches
+from airflow_ckpt_provider.tables.iceberg.upsert.plan import plan_matches
 from airflow_ckpt_provider.tables.keys import portions
 from airflow_ckpt_provider.tables.keys.portions import buckets_for
 
@@ -94,12 +94,12 @@ def test_a_source_of_null_keys_asks_for_files_with_nulls_only(table):
     assert done.counts == {"updated": 1}
 
 
-def test_files_that_came_later_are_affected_if_they_can_hold_a_key(table):
+def test_files_that_came_later_are_matched_if_they_can_hold_a_key(table):
     add_rows(table, [rows([1000, 1001])], [rows([5000])])
     record = upsert_writer(table, ["id"]).write_source([rows([900, 1001])], "ckpt-u").scratch
-    later = [scanned.data_file for scanned in live_files(table)[4:]]
-    found = list(affected(table, ["id"], [record], table.schema().schema_id, later))
-    assert [file.record_count for file in found] == [2]
+    head = table.current_snapshot().snapshot_id
+    found = list(plan_matches(table, head, ["id"], [record], table.schema().schema_id))
+    assert [file.rows for file in found] == [2]
 
 
 def test_files_of_an_identity_partition_are_passed_over_by_their_partition(tmp_path):

@@ -2,6 +2,16 @@
 
 For a write that was planned on one snapshot and lands on a later one. Whether a change matters is asked of files, by their
 partition and metrics; where these do not tell, the answer is that it does.
+
+Decision: not by ``pyiceberg.table.update.validate`` (0.12), whose functions are private and which
+
+- misses rows deleted from a file that is to be replaced, once any commit followed the delete: it asks for deletes as young as the
+  head of the branch, and not as the file;
+- takes files of another partition spec, and those of the partition of NaN, for files of another partition;
+- takes a base that expired for one that never was, and history that expired for none, and passes;
+- refuses a filter after a compaction, which changed no row, and after a delete in whatever partition.
+
+``tests/tables/test_iceberg_validate.py`` shows each of these beside what is answered here.
 """
 
 from __future__ import annotations

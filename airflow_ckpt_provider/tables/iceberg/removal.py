@@ -35,8 +35,6 @@ class Removed(NamedTuple):
     :param manifests: all that the new snapshot has of its parent.
     :param files: data files removed; ``rows`` are theirs, ``bytes`` with those of delete files.
     :param partitions: paths of the partitions that lost files.
-    :param partial: data files left in place that may hold matching rows (:class:`Matching`) besides others.
-    :param written: paths of the new manifests.
     """
 
     manifests: list[ManifestFile]
@@ -48,12 +46,6 @@ class Removed(NamedTuple):
     position_deletes: int = 0
     equality_delete_files: int = 0
     equality_deletes: int = 0
-    partial: int = 0
-    written: tuple[str, ...] = ()
-
-    @property
-    def delete_files(self) -> int:
-        return self.position_delete_files + self.equality_delete_files
 
     @property
     def facts(self) -> dict[str, int]:
@@ -62,7 +54,7 @@ class Removed(NamedTuple):
             "deleted-data-files": self.files,
             "deleted-records": self.rows,
             "removed-files-size": self.bytes,
-            "removed-delete-files": self.delete_files,
+            "removed-delete-files": self.position_delete_files + self.equality_delete_files,
             "removed-position-delete-files": self.position_delete_files,
             "removed-position-deletes": self.position_deletes,
             "removed-equality-delete-files": self.equality_delete_files,
@@ -77,7 +69,7 @@ class _Tally:
     def __init__(self) -> None:
         # By content: data, position deletes, equality deletes.
         self.files, self.rows = [0, 0, 0], [0, 0, 0]
-        self.bytes = self.partial = 0
+        self.bytes = 0
         self.partitions: set[tuple[int, Key]] = set()
         self.paths: set[str] = set()
 
@@ -93,7 +85,6 @@ class _Tally:
         self.files = [sum(pair) for pair in zip(self.files, other.files, strict=True)]
         self.rows = [sum(pair) for pair in zip(self.rows, other.rows, strict=True)]
         self.bytes += other.bytes
-        self.partial += other.partial
         self.partitions |= other.partitions
         self.paths |= other.paths
 
@@ -141,8 +132,6 @@ def remove(
         position_deletes=seen.rows[1],
         equality_delete_files=seen.files[2],
         equality_deletes=seen.rows[2],
-        partial=seen.partial,
-        written=tuple(path for _, _, path in tasks),
     )
 
 
@@ -155,14 +144,11 @@ def _look(io: FileIO, cover: Cover, manifest: ManifestFile) -> tuple[_Tally, byt
         marks.append(0)
         if entry.status == DELETED:
             continue
-        file = cover.file_of(entry, partition, spec_id)
-        if cover.takes(entry, partition, spec_id, file):
+        if cover.takes(entry, partition, spec_id, cover.file_of(entry, partition, spec_id)):
             marks[-1] = 1
             tally.add(entry, partition, spec_id)
             if entry.file["file_path"] in cover.paths:
                 tally.paths.add(entry.file["file_path"])
-        elif file is not None and any(matcher.possible(file, spec_id) for matcher in cover.matchers):
-            tally.partial += 1
     return tally, marks
 
 

@@ -30,7 +30,8 @@ What holds here:
 
 The names below are the door. Only ``tables.iceberg.own`` goes past it, to ``avro``: it compares the bytes of staged entries with
 the files of a write. ``tests/tables/test_iceberg_canary.py`` holds all of this against pyiceberg, which reads the same and would
-have written the same, and says what to do once it does not.
+have written the same; ``test_iceberg_relied_on.py`` has what is used of it that it promises to nobody. Both say what to do if they
+fail.
 """
 
 from airflow_ckpt_provider.tables.iceberg.manifest.avro import Entries, Entry, in_order

@@ -41,17 +41,15 @@ def worth_merging(staged: Sequence[StagedManifest]) -> bool:
     return sum(manifest.length < TARGET_BYTES for manifest in staged) >= FEWEST
 
 
-def merge(
-    io: FileIO, staged: Sequence[StagedManifest], new_path: Callable[[int], str], *, target_bytes: int = TARGET_BYTES
-) -> list[StagedManifest]:
+def merge(io: FileIO, staged: Sequence[StagedManifest], new_path: Callable[[int], str]) -> list[StagedManifest]:
     """Write the entries of many small staged manifests into few.
 
     :param new_path: gives the location of the new manifest of a number, counted from 0.
     :returns: manifests with the same entries; the large ones as they were.
     :raises RowCountError: if a manifest does not hold the files it is said to hold.
     """
-    small = [manifest for manifest in staged if manifest.length < target_bytes]
-    merged = [manifest for manifest in staged if manifest.length >= target_bytes]
+    small = [manifest for manifest in staged if manifest.length < TARGET_BYTES]
+    merged = [manifest for manifest in staged if manifest.length >= TARGET_BYTES]
     open_ones: dict[tuple[object, ...], _Merged] = {}
     number = 0
     for manifest, read in zip(small, in_order(lambda one: _read(io, one), small), strict=True):
@@ -61,7 +59,7 @@ def merge(
             number += 1
         target = open_ones[key]
         target.add(manifest, read)
-        if target.length >= target_bytes:
+        if target.length >= TARGET_BYTES:
             merged.append(open_ones.pop(key).close())
     return merged + [target.close() for target in open_ones.values()]
 

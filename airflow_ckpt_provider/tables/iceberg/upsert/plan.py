@@ -11,7 +11,6 @@ from airflow_ckpt_provider.tables.iceberg.upsert.scratch import Scratch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
@@ -29,22 +28,9 @@ def plan_matches(
     """
     from airflow_ckpt_provider.scan.iceberg import scan_files
 
-    overlap = _overlap(table, keys, sources, schema_id)
+    columns = key_columns(table.schemas()[schema_id], keys, ".".join(table.name()))
+    overlap = Overlap(columns, (Scratch.from_json(source).bounds for source in sources))
     specs = table.specs()
     for scanned in scan_files(table, snapshot_id, schema_id=schema_id):
         if overlap(scanned.data_file, specs[scanned.data_file.spec_id]):
             yield scanned.file
-
-
-def affected(
-    table: Table, keys: Sequence[str], sources: Iterable[JsonObject], schema_id: int, files: Iterable[DataFile]
-) -> Iterator[DataFile]:
-    """Those of ``files`` that can hold a key of the source: of files that were added since the base, those to match as well."""
-    overlap = _overlap(table, keys, sources, schema_id)
-    specs = table.specs()
-    return (file for file in files if overlap(file, specs[file.spec_id]))
-
-
-def _overlap(table: Table, keys: Sequence[str], sources: Iterable[JsonObject], schema_id: int) -> Overlap:
-    columns = key_columns(table.schemas()[schema_id], keys, ".".join(table.name()))
-    return Overlap(columns, (Scratch.from_json(source).bounds for source in sources))
