@@ -12,14 +12,13 @@ import uuid
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from airflow_ckpt_provider.checkpoint.checkpoint import State, now, this_host
-from airflow_ckpt_provider.checkpoint.documents import READ, Attempt
+from airflow_ckpt_provider.checkpoint.documents import READ, Attempt, part_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import SchemaMismatchError
 from airflow_ckpt_provider.sources.protocol import AccountingSource, ListableSource, ReplanningSource
 from airflow_ckpt_provider.tables.missing import MissingColumns
+from airflow_ckpt_provider.tables.own import reading_records
 from airflow_ckpt_provider.tables.presence import Look
 from airflow_ckpt_provider.tables.sealed import SealedCheckpoint, replaced_by
 from airflow_ckpt_provider.write import groups
@@ -115,7 +114,7 @@ class WriteAttempt:
         placing = self._table.placing(header)
         if placing is None:
             return None
-        keys = msgspec.convert(header.parameters.get("upsert_keys", ()), tuple[str, ...])
+        keys = part_of(header.parameters.get("upsert_keys", ()), tuple[str, ...])
         return MissingColumns(self._table.identifier, self._request.missing_columns, keys, placing)
 
     @property
@@ -191,7 +190,8 @@ class WriteAttempt:
 
     def _require_own(self, staged: Sequence[Staged]) -> None:
         checkpoint = self.checkpoint
-        self._table.require_own_records(checkpoint.header, checkpoint.own_names(), self._plans, staged, self._replaced)
+        with reading_records(checkpoint.header):
+            self._table.require_own_records(checkpoint.header, checkpoint.own_names(), self._plans, staged, self._replaced)
 
     def _pin_first(self) -> Plan:
         """Plan the source and pin the plan, after the checks that can be made before Spark starts."""

@@ -27,6 +27,7 @@ from airflow_ckpt_provider.exceptions import (
     RestartRefusedError,
     RolledBackError,
 )
+from airflow_ckpt_provider.tables.own import reading_records
 from airflow_ckpt_provider.tables.presence import Presence
 from airflow_ckpt_provider.tables.protocol import Base, Landed
 from airflow_ckpt_provider.tables.sealed import SealedCheckpoint, replaced_generations, require_agreeing, sealed_of
@@ -164,7 +165,8 @@ def commit(
     if fresh:
         if audit is not None:
             looked_at = [SealedCheckpoint(checkpoint) for checkpoint in {one.member: one for one in fresh}.values()]
-            table.require_own_files(looked_at)
+            with reading_records(fresh[0].header):
+                table.require_own_files(looked_at)
             audited.look(looked_at)
         members = tuple(sorted({checkpoint.member for checkpoint in fresh}))
         # Of the first member, not of whoever is listed first: everybody who begins this group writes the same.
@@ -228,7 +230,8 @@ def _settle(
     outcome = None if base is not None and begun_here else table.find(group, headers)
     if outcome is None:
         sealed = [SealedCheckpoint(checkpoint) for checkpoint in checkpoints]
-        table.require_own_files(sealed, base if begun_here else None)
+        with reading_records(headers[0]):
+            table.require_own_files(sealed, base if begun_here else None)
         for one in sealed:
             require_agreeing(one)
         audited.look(sealed)

@@ -6,9 +6,7 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from airflow_ckpt_provider.checkpoint.documents import Member, StagedFile
+from airflow_ckpt_provider.checkpoint.documents import Member, StagedFile, part_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
@@ -290,7 +288,7 @@ class IcebergTarget(NamedTable):
         """Data files, their manifest, and the scratch file or sidecar; see ``Table.named_in``."""
         manifest = None if record.manifest is None else StagedManifest.from_json(record.manifest)
         listed = [] if manifest is None else [StagedFile(manifest.path, manifest.length)]
-        kept = [] if record.scratch is None else [msgspec.convert([record.scratch["path"], record.scratch["bytes"]], StagedFile)]
+        kept = [] if record.scratch is None else [part_of([record.scratch.get("path"), record.scratch.get("bytes")], StagedFile)]
         return [*record.files, *listed, *kept]
 
     def require_own_records(

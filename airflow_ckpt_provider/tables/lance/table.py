@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.exceptions import (
@@ -16,6 +16,7 @@ from airflow_ckpt_provider.exceptions import (
 from airflow_ckpt_provider.tables.fit import require_fit
 from airflow_ckpt_provider.tables.lance.binding import MADE_BY, STORAGE_VERSION, NamedDataset, version_of
 from airflow_ckpt_provider.tables.lance.commit import Commit, commit_once
+from airflow_ckpt_provider.tables.lance.deletions import require_counted
 from airflow_ckpt_provider.tables.lance.evolution import evolve
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import Search, find
@@ -347,7 +348,11 @@ class LanceTarget(NamedDataset):
                 )
 
     def require_listed(self, sealed: Sequence[Sealed], base: Base | None = None) -> None:
-        """Nothing: fragments are listed in the records themselves, and were looked at there."""
+        """Fragments are listed in the records themselves, and were looked at there; deletions are counted in their files."""
+        del base
+        scratch: list[Any] = [record.scratch for one in sealed for record in one.staged if record.scratch is not None]
+        fragments = [one["fragment"] for one in scratch if "fragment" in one]
+        require_counted(self.files, [(one["id"], one["deletion_file"]) for one in fragments])
 
     def staged_anew(self, header: Header, plans: Sequence[Plan], lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which these splits are staged once more; see ``Table.staged_anew``."""
