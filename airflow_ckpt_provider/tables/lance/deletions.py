@@ -98,6 +98,9 @@ def require_counted(files: DatasetFiles, described: Sequence[tuple[int, JsonObje
     import obstore
     import pyarrow as pa
 
+    if not described:
+        # There may be no dataset yet.
+        return
     store = StorageLocation(files.uri, files.options).open()
 
     def rows(one: tuple[int, JsonObject]) -> int:
