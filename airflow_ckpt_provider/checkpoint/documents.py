@@ -11,7 +11,7 @@ know only one number to say "this store is newer than I am".
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -25,6 +25,10 @@ from airflow_ckpt_provider.checkpoint.bounds import (  # msgspec reads the annot
     Round,  # noqa: TC001
 )
 from airflow_ckpt_provider.checkpoint.encoding import FORMAT_VERSION, from_json, to_json  # noqa: F401 - they belong to what is here
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.exceptions import CorruptObjectError
+
+AnyPart = TypeVar("AnyPart")
 
 #: Task of a split that the source reads; all others are the table's own work.
 READ = "read"
@@ -310,6 +314,21 @@ class Discard(Document, frozen=True, kw_only=True, tag="discard"):
 
     discarded_at: Moment
     reason: str
+
+
+def part_of(value: object, kind: type[AnyPart]) -> AnyPart:
+    """A free-form member of a document, such as what a split reads, as what it was when it was stored.
+
+    :raises CorruptObjectError: if it is nothing of that kind: no writer of ours puts that there (I7).
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except (msgspec.ValidationError, OverflowError) as error:
+        name = getattr(kind, "__name__", str(kind))
+        raise CorruptObjectError(
+            f"A record in the checkpoint store, a {name.lower()}, cannot be read ({error}). The store was altered, or another "
+            f"version wrote it; nothing was changed. Redo the write: {how_to_restart()}."
+        ) from error
 
 
 def _said(facts: JsonObject) -> JsonObject:

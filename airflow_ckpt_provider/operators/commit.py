@@ -9,7 +9,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.reference import commit_facts, commit_word, pointers, reference, require_whole
-from airflow_ckpt_provider.exceptions import CheckpointMissingError
+from airflow_ckpt_provider.exceptions import BindingMismatchError, CheckpointMissingError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.lookup import OwnConnections, find_checkpoint, target_of
 from airflow_ckpt_provider.hooks.spark import spark_target
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from pyspark.sql import SparkSession
 
+    from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.checkpoint.documents import Connections
     from airflow_ckpt_provider.checkpoint.reference import Reference
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
@@ -62,13 +63,16 @@ class CheckpointCommitOperator(BaseOperator):
     :param lance_conn_id: the same of a Lance write; None for the credentials of the environment
     :param table: the table, ``namespace.table`` or the dataset's URI; a checkpoint of another one is refused. A bare key does not
         say which table it is of, and the checkpoint store alone is not believed: name the table with it (templated)
+    :param mode: the mode of the stage, where the checkpoint is a bare key; a checkpoint of another one is refused. Without it, a
+        bare key lands only what adds rows, unless the store is signed: the store alone is not believed that rows are to go. A
+        replacement of an earlier generation takes the stage's output (templated)
     :param spark_conn_id: where checks run that need Spark, which is started for those only; if None, that of the reference, or
         ``spark_default`` for a bare key
     :param spark_conf: Spark configuration of that session (templated)
     :returns: the reference with ``state`` ``committed`` and the member ``commit``; a list of them for a list, in its order
     """
 
-    template_fields: Sequence[str] = ("checkpoint", "checks", "spark_conf", "table")
+    template_fields: Sequence[str] = ("checkpoint", "checks", "spark_conf", "table", "mode")
     template_fields_renderers = {"checks": "sql", "spark_conf": "json"}  # noqa: RUF012 - Airflow's own attribute
 
     def __init__(
@@ -80,6 +84,7 @@ class CheckpointCommitOperator(BaseOperator):
         iceberg_conn_id: str = "iceberg_default",
         lance_conn_id: str | None = None,
         table: str | None = None,
+        mode: str | None = None,
         spark_conn_id: str | None = None,
         spark_conf: Mapping[str, str] | None = None,
         **kwargs: Any,  # noqa: ANN401 - BaseOperator's
@@ -92,6 +97,7 @@ class CheckpointCommitOperator(BaseOperator):
         self.iceberg_conn_id = iceberg_conn_id
         self.lance_conn_id = lance_conn_id
         self.table = table
+        self.mode = mode
         self.spark_conn_id = spark_conn_id
         self.spark_conf = spark_conf
         self._run: CheckRun | None = None
@@ -129,6 +135,9 @@ class CheckpointCommitOperator(BaseOperator):
             checkpoints.append(checkpoint)
         header = checkpoints[0].header
         table = target_of(checkpoints[0], found[0], self._own)
+        for pointer, checkpoint in zip(found, checkpoints, strict=True):
+            if isinstance(pointer, str):
+                self._require_told(checkpoint, table)
         connections = [self._own.of(*pair) for pair in zip(checkpoints, found, strict=True)]
         spark_conn_id = self.spark_conn_id or connections[0].spark
         checks = parse_checks(self.checks)
@@ -140,6 +149,30 @@ class CheckpointCommitOperator(BaseOperator):
             self._log_outcome(snapshot_id, members)
         references = [_committed(*facts) for facts in zip(settled, found, connections, strict=True)]
         return references if is_list else references[0]
+
+    def _require_told(self, checkpoint: Checkpoint, table: Table) -> None:
+        """Refuse to remove rows of a table because the store says so, where no reference and no DAG does (I15).
+
+        :raises BindingMismatchError: if the store names another mode than the DAG, or a removal that nobody else vouches for.
+        """
+        header = checkpoint.header
+        if self.mode not in {None, header.mode}:
+            raise BindingMismatchError(
+                f"The checkpoint of the key {header.key!r} is of the mode {header.mode!r}, and this task was given "
+                f"mode={self.mode!r}. Correct the key or the mode; if both are right, the store was altered. Nothing was changed."
+            )
+        again = header.replaces is not None
+        told = not again and (self.mode is not None or table.adds_only([header]))
+        # What is signed was written by a stage, whoever else can write to the store; a recorded commit is looked for in the table.
+        if told or checkpoint.store.signer is not None or checkpoint.committed() is not None:
+            return
+        how = "in place of an earlier generation" if again else f"with the mode {header.mode!r}"
+        or_mode = "" if again else f", or name mode={header.mode!r} here if that is what the stage has"
+        raise BindingMismatchError(
+            f"The checkpoint of the key {header.key!r} would be committed to {header.table.identifier} {how}, which removes rows. "
+            "A key alone does not say so, and the checkpoint store is not believed. Nothing was changed. Pass the stage's output "
+            f"instead of its key{or_mode}."
+        )
 
     @property
     def _own(self) -> OwnConnections:

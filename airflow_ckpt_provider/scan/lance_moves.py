@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.anew import as_named
-from airflow_ckpt_provider.checkpoint.documents import READ
+from airflow_ckpt_provider.checkpoint.documents import READ, part_of
 from airflow_ckpt_provider.scan.lance import MOVES_NO_ROW, transaction_of
 from airflow_ckpt_provider.scan.lance_rows import Rows, content_of, facts_of, fields_of, live_fragments, live_places, range_splits
 
@@ -95,7 +95,7 @@ def ranges_of(
 
 def moved_in(plan: Plan) -> dict[str, list[Piece]]:
     """What a plan says of fragments that were compacted."""
-    return msgspec.convert(plan.inputs.get(MOVED, {}), dict[str, list[Piece]])
+    return part_of(plan.inputs.get(MOVED, {}), dict[str, list[Piece]])
 
 
 def _followed(

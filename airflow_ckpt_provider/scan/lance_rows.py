@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import Part, Split
+from airflow_ckpt_provider.checkpoint.documents import Part, Split, part_of
 from airflow_ckpt_provider.scan.lance import BLOBS, batch_rows, made_at
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Rows(Part, frozen=True):
     @classmethod
     def from_json(cls, value: JsonObject) -> Rows:
         """As read from a plan."""
-        return msgspec.convert(value, cls)
+        return part_of(value, cls)
 
 
 def content_of(fragment: Any, fields: frozenset[int]) -> str:  # noqa: ANN401 - a FragmentMetadata

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ, Plan, Split
+from airflow_ckpt_provider.checkpoint.documents import READ, Plan, Split, part_of
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.sources.packing import require_each_once
 from airflow_ckpt_provider.sources.transform import Transform
@@ -163,7 +163,7 @@ class SparkDataFrame:
         """Refuse a bucket that is computed twice, or not at all in the last round; see ``AccountingSource``."""
         del options
         own = [split for split in plan.splits if split.task == READ]
-        reads = [(msgspec.convert(split.read.get("round", 0), int), msgspec.convert(split.read["bucket"], int)) for split in own]
+        reads = [(part_of(split.read.get("round", 0), int), part_of(split.read["bucket"], int)) for split in own]
         last = max((number for number, _ in reads), default=0)
         every = {f"bucket {bucket} of round {last}" for bucket in range(self.buckets)}
         require_each_once((f"bucket {bucket} of round {number}" for number, bucket in reads), self.name, every)

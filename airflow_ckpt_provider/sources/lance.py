@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ, Part, Plan, Split
+from airflow_ckpt_provider.checkpoint.documents import READ, Part, Plan, Split, part_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError, InputChangedError, InvalidInputError, first_line
 from airflow_ckpt_provider.scan.lance import BLOBS, bytes_of, dataset_uri, made_at, open_dataset
@@ -153,7 +153,7 @@ class LanceDataset:
     def schema(self, plan: Plan, options: Mapping[str, str]) -> pa.Schema | None:
         """Columns of the rows."""
         place = Place(dataset_uri(self.uri), dict(options))
-        dataset = place.open(msgspec.convert(plan.inputs["version"], int))
+        dataset = place.open(part_of(plan.inputs["version"], int))
         return dataset.scanner(columns=self.columns, filter=self.filter, blob_handling=BLOBS).projected_schema
 
     def reader(self, options: Mapping[str, str]) -> LanceReader:
@@ -199,7 +199,7 @@ class LanceSplit(Part, frozen=True):
     @classmethod
     def from_json(cls, value: JsonObject) -> LanceSplit:
         """As read from a plan."""
-        return msgspec.convert(value, cls)
+        return part_of(value, cls)
 
 
 class LanceReader:

@@ -6,6 +6,7 @@ generation gives to its files, in a folder that the table itself, or the DAG, sa
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
@@ -13,10 +14,26 @@ from airflow_ckpt_provider.exceptions import CorruptObjectError
 from airflow_ckpt_provider.scan.places import is_below
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
     from airflow_ckpt_provider.checkpoint.documents import Header, Staged
     from airflow_ckpt_provider.checkpoint.layout import OwnNames
+
+
+@contextlib.contextmanager
+def reading_records(header: Header) -> Iterator[None]:
+    """Say of records that have not the shape of any that a task writes that they are damaged (I7).
+
+    :raises CorruptObjectError: naming the key.
+    """
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise CorruptObjectError(
+            f"A record of generation {header.generation} of the key {header.key!r} in the checkpoint store has not the shape of "
+            f"any that a task writes ({type(error).__name__}: {error}). The store was altered; nothing was changed. Redo the "
+            f"write: {how_to_restart(header)}."
+        ) from error
 
 
 def require_own(paths: Iterable[str], folders: Collection[str], names: OwnNames, header: Header) -> None:

@@ -12,15 +12,14 @@ import uuid
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from airflow_ckpt_provider.checkpoint.checkpoint import State, now, this_host
-from airflow_ckpt_provider.checkpoint.documents import READ, Attempt
+from airflow_ckpt_provider.checkpoint.documents import READ, Attempt, part_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
 from airflow_ckpt_provider.exceptions import SchemaMismatchError
 from airflow_ckpt_provider.sources.protocol import AccountingSource, ListableSource, ReplanningSource
 from airflow_ckpt_provider.tables.missing import MissingColumns
+from airflow_ckpt_provider.tables.own import reading_records
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.generations import Generations
 from airflow_ckpt_provider.write.looks import look_at
@@ -85,7 +84,7 @@ class WriteAttempt:
         self.looks: list[Look] = []
         #: Number of splits of earlier attempts whose files were lost, so that they are staged once more.
         self.lost = 0
-        self._write = StagedWrite(self.checkpoint, table.require_own_records)
+        self._write = StagedWrite(self.checkpoint, self._require_own)
 
     @property
     def source(self) -> Source:
@@ -115,7 +114,7 @@ class WriteAttempt:
         placing = self._table.placing(header)
         if placing is None:
             return None
-        keys = msgspec.convert(header.parameters.get("upsert_keys", ()), tuple[str, ...])
+        keys = part_of(header.parameters.get("upsert_keys", ()), tuple[str, ...])
         return MissingColumns(self._table.identifier, self._request.missing_columns, keys, placing)
 
     @property
@@ -182,6 +181,11 @@ class WriteAttempt:
         """The last plan that has splits of the source: it has all of them. The last one of all, if none has any."""
         plans = self._write.plans
         return next((plan for plan in reversed(plans) if any(split.task == READ for split in plan.splits)), plans[-1])
+
+    def _require_own(self, write: StagedWrite, records: Sequence[Staged]) -> None:
+        """Refuse records that name files which this generation has not written (I15)."""
+        with reading_records(write.header):
+            self._table.require_own_records(write, records)
 
     def _pin_first(self) -> None:
         """Plan the source and pin the plan, after the checks that can be made before Spark starts."""

@@ -24,6 +24,7 @@ from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
     RolledBackError,
 )
+from airflow_ckpt_provider.tables.own import reading_records
 from airflow_ckpt_provider.tables.state import GroupCommit, Landed
 from airflow_ckpt_provider.write.commit_loop import land
 from airflow_ckpt_provider.write.conflict_checks import ConflictChecks, require_nothing_earlier
@@ -176,7 +177,7 @@ def _begin(
     :param settled: what has landed before.
     """
     if audited.is_asked:
-        look_at(table, fresh[0].header.table, lambda state: state.require_own_files(fresh))
+        _require_own_files(fresh, table)
         audited.look(fresh)
     members = tuple(sorted(write.checkpoint.member for write in fresh))
     # Of the first member, not of whoever is listed first: everybody who begins this group writes the same.
@@ -276,7 +277,7 @@ def _settle(
     if outcome is None:
         # What the looks go by is read beforehand, of all members at a time.
         store.each(lambda write: (write.names, write.staged), writes)
-        look_at(table, named.header.table, lambda now: now.require_own_files(writes), state)
+        _require_own_files(writes, table, state)
         for write in writes:
             write.require_agreeing()
         audited.look(writes)
@@ -296,6 +297,11 @@ def _opened(store: CheckpointStore, member: Member) -> Checkpoint:
 def _find(checkpoint: Checkpoint, group: Group, table: Table) -> Landed | None:
     """The commit of a group as the table's history shows it, which must be that of this checkpoint."""
     return look_at(table, checkpoint.header.table, lambda state: state.find(group, [checkpoint.header]))
+
+
+def _require_own_files(writes: Sequence[SealedWrite], table: Table, state: TableState | None = None) -> None:
+    with reading_records(writes[0].header):
+        look_at(table, writes[0].header.table, lambda now: now.require_own_files(writes), state)
 
 
 def _land(commit: GroupCommit, table: Table, state: TableState | None, looked: Told) -> Landed:

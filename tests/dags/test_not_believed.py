@@ -15,6 +15,8 @@ from support.world import World
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State, now
 from airflow_ckpt_provider.checkpoint.documents import Commit, Connections, Member
+from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
 from airflow_ckpt_provider.checkpoint.reference import reference
 from airflow_ckpt_provider.exceptions import BindingMismatchError, CorruptObjectError
 from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
@@ -273,6 +275,41 @@ def test_a_table_is_created_with_the_properties_that_the_dag_gives_it(to_be):
     TAKERS["commit"](pointer)
     assert world.ids("shop.made") == list(range(20))
     assert world.table("shop.made").properties["team"] == "orders"
+
+
+# -- what a key alone does not say -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("forged", [{"mode": "overwrite"}, {"replaces": 1, "generation": 2}], ids=["overwrite", "replacement"])
+def test_a_key_alone_removes_no_rows_of_the_table(world, forged):
+    """A generation with nothing staged that takes the place of all, or of what the key has landed, planted whole."""
+    landed, _ = handed_over(world)
+    groups.commit([landed], world.target())
+    generation, key = forged.get("generation", 1), "orders" if "replaces" in forged else "planted"
+    paths = CheckpointPaths(IdempotenceKey(key).hash, generation)
+    header = msgspec.structs.replace(landed.header, key=key, created_at=now(), **forged)
+    for name, document, changes in (
+        (paths.header, header, {}),
+        (paths.plan(), landed.plan(), {"splits": ()}),
+        (paths.seal(), landed.sealed(), {"splits": 0, "rows": 0, "bytes": 0, "files": 0, "manifests": ()}),
+    ):
+        forge(world.store, name, document, **changes)
+    with pytest.raises(AirflowFailException, match="A key alone does not say so"):
+        TAKERS["commit"](key, table="shop.orders")
+    with pytest.raises(AirflowFailException, match=rf"of the mode '{header.mode}', and this task was given mode='upsert'"):
+        TAKERS["commit"](key, table="shop.orders", mode="upsert")
+    if "replaces" in forged:
+        with pytest.raises(AirflowFailException, match="in place of an earlier generation"):
+            TAKERS["commit"](key, table="shop.orders", mode="append")
+    assert world.ids() == list(range(20))
+
+
+def test_a_key_lands_an_overwrite_if_the_dag_names_the_mode(world):
+    handed_over(world, "by key", mode="overwrite")
+    for mode in ("overwrite", None):
+        # The second time it is there already.
+        TAKERS["commit"]("by key", table="shop.orders", mode=mode)
+    assert world.ids() == list(range(20))
 
 
 # -- the stage, and groups -------------------------------------------------------------------------------------------------

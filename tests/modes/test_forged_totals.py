@@ -260,6 +260,55 @@ def test_an_upsert_still_lands_the_files_that_it_takes_as_they_are(tmp_path, kin
     assert kinds(world) == ({*range(400)}, {*range(400, 600)})
 
 
+def matched(world):
+    """A sealed upsert of half of the rows, and the record of a split that has found some of them."""
+    checkpoint = world.stage(world.request(**UPSERT, transform=marked)).checkpoint
+    plan = checkpoint.plan(checkpoint.sealed().round)
+    records = checkpoint.staged([split.id for split in plan.splits if split.task == "match"])
+    return checkpoint, next(record for record in records if record.scratch)
+
+
+def test_a_rewritten_file_does_not_stay_beside_what_takes_its_place(tmp_path):
+    world = Iceberg(tmp_path)
+    world.put_files()
+    world.make(HALF)
+    checkpoint, record = matched(world)
+    forge_staged(checkpoint, record.split, replaces=())
+    refused(world, checkpoint, "does not take its place")
+
+
+@pytest.mark.parametrize("forged", [None, {"num_deleted_rows": 7}, {"read_version": 9}, {"id": 9}], ids=str)
+@pytest.mark.parametrize("kind", [Lance, StableLance], ids=["lance", "lance with stable row ids"])
+def test_rows_that_an_upsert_deletes_are_those_of_its_deletion_file(tmp_path, kind, forged):
+    world = kind(tmp_path)
+    world.put_files()
+    world.make(HALF)
+    checkpoint, record = matched(world)
+    fragment = record.scratch["fragment"]
+    changed = {} if forged is None else {"fragment": fragment | {"deletion_file": fragment["deletion_file"] | forged}}
+    others = {name: value for name, value in record.scratch.items() if name != "fragment"}
+    forge_staged(checkpoint, record.split, scratch=others | changed)
+    refused(world, checkpoint, "7 rows of fragment" if forged == {"num_deleted_rows": 7} else "has written '.*_deletions")
+
+
+@pytest.mark.parametrize(
+    "change", [{"manifest": {}}, {"manifest": {"files": "x"}}, {"scratch": {"fragment": 7, "path": []}}], ids=str
+)
+def test_a_record_of_no_known_shape_is_an_error_that_says_so(world, change):
+    checkpoint = world.stage().checkpoint
+    forge_staged(checkpoint, "000000", **change)
+    refused(world, checkpoint, r"cannot be read|has not the shape|has written '")
+
+
+@pytest.mark.parametrize("read", [{}, {"pieces": 7}, {"pieces": [["x"]]}], ids=str)
+def test_a_split_of_no_known_shape_is_an_error_that_says_so(world, read):
+    checkpoint = world.stage(splits=1).checkpoint
+    first, *others = checkpoint.plan().splits
+    forge_plan(checkpoint, splits=(msgspec.structs.replace(first, read=read), *others))
+    with pytest.raises(CorruptObjectError, match="cannot be read"):
+        world.stage()
+
+
 # -- what has landed, and how far was read -----------------------------------------------------------------------------------
 
 

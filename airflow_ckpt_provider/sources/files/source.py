@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ, Plan, Split
+from airflow_ckpt_provider.checkpoint.documents import READ, Plan, Split, part_of
 from airflow_ckpt_provider.checkpoint.location import normal_uri
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError
 from airflow_ckpt_provider.sources.files.formats import FORMATS, OpenFile, unnamed_columns
@@ -248,7 +248,7 @@ def _naming(inputs: InputFiles, file: PinnedFile, format_name: str) -> Iterator[
 
 def pieces_of(split: Split) -> list[Piece]:
     """What a split of a ``Files`` plan reads."""
-    return msgspec.convert(split.read["pieces"], list[Piece])
+    return part_of(split.read.get("pieces"), list[Piece])
 
 
 def _filter_columns(rows: Filter | None) -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import Part
+from airflow_ckpt_provider.checkpoint.documents import Part, part_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import InputChangedError
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, ScanFile  # noqa: TC001 - msgspec reads annotations
@@ -41,7 +41,7 @@ class IcebergSplit(Part, frozen=True):
     @classmethod
     def from_json(cls, value: JsonObject) -> IcebergSplit:
         """As read from a plan."""
-        return msgspec.convert(value, cls)
+        return part_of(value, cls)
 
 
 class IcebergReader:

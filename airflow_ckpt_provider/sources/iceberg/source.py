@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ, Plan, Split
+from airflow_ckpt_provider.checkpoint.documents import READ, Plan, Split, part_of
 from airflow_ckpt_provider.checkpoint.location import refuse_credentials
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError, InputChangedError, InvalidInputError
@@ -260,7 +260,7 @@ class IcebergTable:
             raise strange_plan(f"does not read {self.name} up to where it says")
         begin = (mark.get("from") or {}).get("snapshot_id")
         try:
-            chosen = Pin(snapshot_id, msgspec.convert(schema_id, int))
+            chosen = Pin(snapshot_id, part_of(schema_id, int))
             found = appended_files(table, begin, chosen, None) if isinstance(begin, int) else scan_files(table, snapshot_id)
             return {scanned.file.path for scanned in found}
         except InputChangedError:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from airflow_ckpt_provider.checkpoint.documents import part_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, TableMovedError
 from airflow_ckpt_provider.tables.iceberg.conflicts import changes_since, deletes_upon, touching
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
     from pyiceberg.table import Table
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, Split
+    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject, Split
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
     from airflow_ckpt_provider.tables.iceberg.cover import Removal
 
@@ -112,7 +111,7 @@ def require_unread(table: Table, sealed: Sequence[SealedWrite], removals: Sequen
         inputs = one.plan.inputs
         if inputs.get("table_uuid") != one.header.table.uuid:
             continue
-        changes = changes_since(table, one.header.table.branch, msgspec.convert(inputs.get("snapshot_id"), int | None))
+        changes = changes_since(table, one.header.table.branch, _snapshot_in(inputs))
         touched = next(filter(None, (touching(changes, removal) for removal in removals)), None) if changes else None
         if changes is None or touched:
             raise TableMovedError(
@@ -121,3 +120,9 @@ def require_unread(table: Table, sealed: Sequence[SealedWrite], removals: Sequen
                 f"{touched or 'that snapshot is not in its history any more'}. Nothing was committed. Redo the write: "
                 f"{how_to_restart(one.header)}."
             )
+
+
+def _snapshot_in(inputs: JsonObject) -> int | None:
+    """The snapshot that a plan of an Iceberg source was made from."""
+    found = inputs.get("snapshot_id")
+    return None if found is None else part_of(found, int)

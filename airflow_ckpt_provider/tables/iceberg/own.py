@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError
 from airflow_ckpt_provider.scan.places import folders_of
 from airflow_ckpt_provider.tables.iceberg.manifest import ADDED, FACTS_ENTRY, StagedManifest
 from airflow_ckpt_provider.tables.iceberg.manifest.avro import HEAD, Container, Entries, in_order, shape_of, to_long
-from airflow_ckpt_provider.tables.iceberg.upsert.mode import INSERT
+from airflow_ckpt_provider.tables.iceberg.upsert.mode import INSERT, UNIQUE
 from airflow_ckpt_provider.tables.own import not_own, require_own, require_own_split, require_work_once
 
 if TYPE_CHECKING:
@@ -53,14 +54,21 @@ def require_own_files(metadata: TableMetadata, one: SealedWrite) -> None:
     require_work_once(((split.task, str(split.read.get(_PATH))) for split in one.plan.splits if _PATH in split.read), header)
     manifests = [StagedManifest.from_json(manifest) for manifest in one.seal.manifests]
     require_own((manifest.path for manifest in manifests), folders, one.names, header)
-    targets = {split.id: split.read.get(_PATH) for split in one.plan.splits}
+    targets = {split.id: str(split.read.get(_PATH)) for split in one.plan.splits if split.task not in {READ, INSERT, UNIQUE}}
     for record in one.staged:
-        strange = [path for path in record.replaces if path != targets.get(record.split)]
+        target = targets.get(record.split)
+        strange = [path for path in record.replaces if path != target]
         if strange:
             raise CorruptObjectError(
                 f"The checkpoint store says that the split {record.split} of the key {header.key!r} takes the place of "
                 f"{strange[0]!r} in {header.table.identifier}, which is not the file that it was to rewrite. The store was "
                 f"altered; nothing was changed. Redo the write: {how_to_restart(header)}."
+            )
+        if target is not None and record.files and not record.replaces:
+            raise CorruptObjectError(
+                f"The checkpoint store says that the split {record.split} of the key {header.key!r} has rewritten {target!r} of "
+                f"{header.table.identifier} and does not take its place: rows of it would be there twice. The store was altered; "
+                f"nothing was changed. Redo the write: {how_to_restart(header)}."
             )
 
 

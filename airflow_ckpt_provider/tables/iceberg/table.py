@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from airflow_ckpt_provider.checkpoint.documents import StagedFile
+from airflow_ckpt_provider.checkpoint.documents import StagedFile, part_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
@@ -206,7 +204,7 @@ class IcebergTarget(NamedTable):
         """Data files, their manifest, and the scratch file or sidecar; see ``Table.named_in``."""
         manifest = None if record.manifest is None else StagedManifest.from_json(record.manifest)
         listed = [] if manifest is None else [StagedFile(manifest.path, manifest.length)]
-        kept = [] if record.scratch is None else [msgspec.convert([record.scratch["path"], record.scratch["bytes"]], StagedFile)]
+        kept = [] if record.scratch is None else [part_of([record.scratch.get("path"), record.scratch.get("bytes")], StagedFile)]
         return [*record.files, *listed, *kept]
 
     def require_own_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:

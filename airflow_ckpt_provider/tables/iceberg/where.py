@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from airflow_ckpt_provider.checkpoint.documents import part_of
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.scan.iceberg import ScanFile
 from airflow_ckpt_provider.tables.iceberg.values import bound_values, with_marks
@@ -100,7 +99,7 @@ class KeepingWriter(IcebergWriter):
 
     def work(self, split: Split, stem: str) -> Written:
         """Rewrite a boundary file without the rows that match the filter."""
-        file = msgspec.convert(split.read, ScanFile)
+        file = part_of(split.read, ScanFile)
         others = self._filter.others(self.facts.schema)
         kept = self.write_chunks(self.chunks(batch.filter(others) for batch in self._scan.read(file)), stem)
         return kept._replace(replaces=(file.path,), counts={"kept": kept.rows})

@@ -7,11 +7,17 @@ file with one column of row numbers; Lance takes the number in its name from the
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.checkpoint.layout import author_of
+from airflow_ckpt_provider.checkpoint.location import StorageLocation
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.exceptions import CorruptObjectError, StagedFileMissingError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     import numpy.typing as npt
 
@@ -23,6 +29,9 @@ if TYPE_CHECKING:
 #: Folder of the deletion files, below the dataset's root; Lance's own.
 FOLDER = "_deletions"
 
+
+#: Deletion files that are read at the same time.
+_READS = 16
 
 #: Bits of a deletion file's number that say which split it is of; those above say which attempt wrote it.
 _SPLIT_BITS, _ATTEMPT_BITS = 23, 40
@@ -77,6 +86,42 @@ def write_deletions(files: DatasetFiles, fragment: int, version: int, offsets: O
         "base_id": None,
     }
     return deletions, files.put(deletion_name(fragment, deletions), sink.getvalue().to_pybytes())
+
+
+def require_counted(files: DatasetFiles, described: Sequence[tuple[int, JsonObject]]) -> None:
+    """Check that deletion files have as many rows as they are described with: if not, nobody could read their fragments (I14).
+
+    :param described: fragments, by their ids, and what their descriptions are to say of the deletions.
+    :raises StagedFileMissingError: if one cannot be read.
+    :raises CorruptObjectError: if one has another number of rows.
+    """
+    import obstore
+    import pyarrow as pa
+
+    if not described:
+        # There may be no dataset yet.
+        return
+    store = StorageLocation(files.uri, files.options).open()
+
+    def rows(one: tuple[int, JsonObject]) -> int:
+        try:
+            content = obstore.get(store, deletion_name(*one)).bytes()
+            with pa.ipc.open_file(pa.py_buffer(bytes(content))) as file:
+                return sum(file.get_batch(number).num_rows for number in range(file.num_record_batches))
+        except (FileNotFoundError, pa.ArrowInvalid) as error:
+            raise StagedFileMissingError(
+                f"The deletion file {files.uri}/{deletion_name(*one)} is gone or damaged. Nothing was committed. Clear the stage: "
+                "it stages anew what is missing, and nothing else. Then clear the commit."
+            ) from error
+
+    with ThreadPoolExecutor(_READS) as pool:
+        for one, found in zip(described, pool.map(rows, described), strict=True):
+            if one[1].get("num_deleted_rows") != found:
+                raise CorruptObjectError(
+                    f"The checkpoint store says that {one[1].get('num_deleted_rows')} rows of fragment {one[0]} of {files.uri} are "
+                    f"deleted, and the staged deletion file has {found}. The store was altered; nothing was changed. Redo the "
+                    f"write: {how_to_restart()}."
+                )
 
 
 def deletions_of(fragment: Any) -> JsonObject | None:  # noqa: ANN401 - a FragmentMetadata

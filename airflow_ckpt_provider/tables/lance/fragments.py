@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import Part
+from airflow_ckpt_provider.checkpoint.documents import Part, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,7 +44,7 @@ class StagedFragments(Part, frozen=True, kw_only=True):
     @classmethod
     def from_json(cls, value: JsonObject) -> StagedFragments:
         """As read from a staged record or seal."""
-        return msgspec.convert(value, cls)
+        return part_of(value, cls)
 
 
 def metadata_of(staged: Iterable[StagedFragments]) -> list[Any]:

@@ -6,11 +6,12 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.checkpoint.documents import READ, StagedFile
+from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError
 from airflow_ckpt_provider.tables.lance.columns.writer import JOIN, Join
 from airflow_ckpt_provider.tables.lance.deletions import FOLDER as DELETIONS
-from airflow_ckpt_provider.tables.lance.deletions import attempt_number, attempt_number_in
+from airflow_ckpt_provider.tables.lance.deletions import attempt_number, attempt_number_in, deletion_name, number_of
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER
 from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS
@@ -61,6 +62,7 @@ def require_own_files(uri: str, one: SealedWrite, fields: Collection[int] | None
     left: dict[str, tuple[int, int]] = {}
     for record in one.staged:
         own.require_split(record, taken.get(record.split, frozenset()))
+        own.require_deletions(record)
         for fragment in StagedFragments.from_json(record.manifest).fragments if record.manifest is not None else ():
             if fragment.name in left or StagedFile(f"{uri}/data/{fragment.name}", fragment.bytes) not in record.files:
                 raise own.error(f"{uri}/data/{fragment.name}")
@@ -125,6 +127,20 @@ class _Own:
             folder, _, name = file.path.removeprefix(f"{self._uri}/").partition("/")
             if folder != DELETIONS and name not in taken and not self._names.of_split(name, record.split, record.writer):
                 raise self.error(file.path)
+
+    def require_deletions(self, record: Staged) -> None:
+        """Refuse to mark rows as deleted by another file than the one that the record's writer has written for its split."""
+        fragment: Any = (record.scratch or {}).get("fragment")
+        deleting = any(file.path.startswith(f"{self._uri}/{DELETIONS}/") for file in record.files)
+        if deleting and fragment is None:
+            raise self.error(record.files[0].path)
+        if fragment is None:
+            return
+        deletions, names = fragment["deletion_file"], self._names
+        stem = CheckpointPaths(names.key_hash, names.generation).file_stem(record.split, record.writer)
+        path = f"{self._uri}/{deletion_name(fragment['id'], deletions)}"
+        if deletions["id"] != number_of(stem) or path not in {file.path for file in record.files}:
+            raise self.error(path)
 
     def require_plan(self, plan: Plan, earlier: OwnNames | None) -> None:
         for sidecar in _list(plan.inputs, "sidecars"):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from airflow_ckpt_provider.exceptions import RowCountError, StaleStateError
 from airflow_ckpt_provider.scan.lance import busy
 from airflow_ckpt_provider.tables.lance.binding import MADE_BY, version_of
 from airflow_ckpt_provider.tables.lance.commit import VersionChange
+from airflow_ckpt_provider.tables.lance.deletions import require_counted
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import Search, find
 from airflow_ckpt_provider.tables.lance.keys import require_unknown, require_unseen
@@ -123,7 +124,10 @@ class LanceState:
                 require_own_records(uri, again.header, again.names, [again.plan], again.staged, earlier)
 
     def require_listed(self, writes: Sequence[SealedWrite]) -> None:
-        """Nothing: fragments are listed in the records themselves, and were looked at there."""
+        """Fragments are listed in the records themselves, and were looked at there; deletions are counted in their files."""
+        scratch: list[Any] = [record.scratch for write in writes for record in write.staged if record.scratch is not None]
+        fragments = [one["fragment"] for one in scratch if "fragment" in one]
+        require_counted(self.named.files, [(one["id"], one["deletion_file"]) for one in fragments])
 
     def lost(self, files: Sequence[StagedFile]) -> list[StagedFile]:
         """Staged files that are gone or have another size (I5): Lance commits fragments whose files are gone."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import Part, fingerprint
+from airflow_ckpt_provider.checkpoint.documents import Part, fingerprint, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ class StagedManifest(Part, frozen=True, kw_only=True):
     @classmethod
     def from_json(cls, value: JsonObject) -> StagedManifest:
         """As read from a staged record or seal."""
-        return msgspec.convert(value, cls)
+        return part_of(value, cls)
 
     @property
     def facts(self) -> str:

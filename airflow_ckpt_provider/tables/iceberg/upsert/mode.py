@@ -14,7 +14,7 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.anew import as_named, first_id, read_anew, staged_anew
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ, Split, StagedFile
+from airflow_ckpt_provider.checkpoint.documents import READ, Split, StagedFile, part_of
 from airflow_ckpt_provider.scan.iceberg import ScanFile
 from airflow_ckpt_provider.tables.iceberg.cover import Paths
 from airflow_ckpt_provider.tables.iceberg.guards import require_same_files, require_same_schema
@@ -175,16 +175,16 @@ class UpsertWork:
         :raises StagedFileMissingError: if a scratch file or sidecar is gone or damaged.
         """
         kept = [split.read, *self._sidecars] if split.task == INSERT else self._sources
-        files = [StagedFile(str(record["path"]), msgspec.convert(record["bytes"], int)) for record in kept]
+        files = [StagedFile(str(record["path"]), part_of(record["bytes"], int)) for record in kept]
         with reading_staged(files, self._upsert.sizes, self._upsert.facts.table):
             return self._work(split, stem)
 
     def _work(self, split: Split, stem: str) -> Written:
         if split.task == MATCH:
-            return self._upsert.match(msgspec.convert(split.read, ScanFile), self._sources, stem)
+            return self._upsert.match(part_of(split.read, ScanFile), self._sources, stem)
         if split.task == INSERT:
             return self._upsert.insert(split.read, self._sidecars, stem)
-        self._upsert.check_unique(msgspec.convert(split.read["bucket"], int), self._sources)
+        self._upsert.check_unique(part_of(split.read["bucket"], int), self._sources)
         return Written(0, 0, (), None)
 
     def remove(self, written: Written) -> None:
@@ -212,7 +212,7 @@ def _phase(plan: Plan, *tasks: str) -> dict[str, Split]:
 
 def _sources(plan: Plan) -> list[JsonObject]:
     """Records of all scratch files, as the plans of later phases hold them; none while the source is read."""
-    return msgspec.convert(plan.inputs.get("sources", []), list[dict[str, object]])
+    return part_of(plan.inputs.get("sources", []), list[dict[str, object]])
 
 
 def _with(plan: Plan, splits: Iterable[Split], base: int | None, sources: Sequence[JsonObject]) -> Plan:

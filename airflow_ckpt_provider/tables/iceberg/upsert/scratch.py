@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import Part
+from airflow_ckpt_provider.checkpoint.documents import Part, part_of
 from airflow_ckpt_provider.tables.iceberg.rolling import dictionary_columns
 from airflow_ckpt_provider.tables.iceberg.upsert.bounds import Bounds, KeyBounds  # noqa: TC001 - msgspec reads the types of members
 from airflow_ckpt_provider.tables.iceberg.writer import delete_files
@@ -60,7 +60,7 @@ class Scratch(Part, frozen=True, kw_only=True):
     @classmethod
     def from_json(cls, value: JsonObject) -> Scratch:
         """As read from a staged record."""
-        return msgspec.convert(value, cls)
+        return part_of(value, cls)
 
 
 class Span(NamedTuple):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import Part
+from airflow_ckpt_provider.checkpoint.documents import Part, part_of
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -44,7 +44,7 @@ class Sidecar(Part, frozen=True, kw_only=True):
     @classmethod
     def from_json(cls, value: JsonObject) -> Sidecar:
         """As read from a staged record."""
-        return msgspec.convert(value, cls)
+        return part_of(value, cls)
 
 
 class SidecarWriter(contextlib.ExitStack):

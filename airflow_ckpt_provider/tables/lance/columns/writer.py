@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import Part, StagedFile
+from airflow_ckpt_provider.checkpoint.documents import Part, StagedFile, part_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import RowCountError, TableMovedError
 from airflow_ckpt_provider.scan.lance_rows import PLACE
@@ -57,7 +57,7 @@ class Join(Part, frozen=True, omit_defaults=True):
     @classmethod
     def from_json(cls, value: JsonObject) -> Join:
         """As read from a plan."""
-        return msgspec.convert(value, cls)
+        return part_of(value, cls)
 
 
 class ColumnsWriter(LanceWriter):

@@ -8,7 +8,7 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.anew import as_named, read_anew, staged_anew
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ, Split
+from airflow_ckpt_provider.checkpoint.documents import READ, Split, part_of
 from airflow_ckpt_provider.exceptions import InvalidInputError, TableMovedError
 from airflow_ckpt_provider.tables.keys.parameters import CHOICES, UpsertParameters
 from airflow_ckpt_provider.tables.lance.modes import Append
@@ -119,7 +119,7 @@ class Upsert(UpsertParameters, Append):
     def writer(self, facts: WriterFacts, write: StagedWrite) -> Writer:
         """What executors do the splits of all phases with."""
         plan = write.plan
-        sidecars, earlier = (msgspec.convert(plan.inputs.get(name, ()), tuple[Sidecar, ...]) for name in ("sidecars", "earlier"))
+        sidecars, earlier = (part_of(plan.inputs.get(name, ()), tuple[Sidecar, ...]) for name in ("sidecars", "earlier"))
         landing = self._landing(keeps_ids=_keeps(plan))
         upsert = UpsertFacts(tuple(self._keys), plan.base, Source.of_plan(plan), landing, sidecars, earlier)
         return UpsertWriter(facts, upsert)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import Part
+from airflow_ckpt_provider.checkpoint.documents import Part, part_of
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Sidecar(Part, frozen=True, kw_only=True):
     @classmethod
     def from_json(cls, value: Any) -> Sidecar:  # noqa: ANN401 - JSON
         """As read from there."""
-        return msgspec.convert(value, cls)
+        return part_of(value, cls)
 
     def may_concern(self, source: int) -> bool:
         """Whether it can name rows of this file of the source."""

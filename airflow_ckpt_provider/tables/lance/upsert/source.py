@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow_ckpt_provider.checkpoint.documents import part_of
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.tables.keys import portions as generic
 from airflow_ckpt_provider.tables.keys.portions import KeptKeys, Part, bucket_of, buckets_for, collect, cover
@@ -68,7 +69,7 @@ class Source(NamedTuple):
         manifests = [StagedFragments.from_json(record.manifest) for record in records if record.manifest is not None]
         fragments = [fragment for manifest in manifests for fragment in manifest.fragments]
         names, sizes = tuple(one.name for one in fragments), tuple(one.bytes for one in fragments)
-        size = sum(int(record.scratch["key_bytes"]) for record in records if record.scratch is not None)  # type: ignore[call-overload]
+        size = sum(part_of(record.scratch.get("key_bytes"), int) for record in records if record.scratch is not None)
         return cls(names, sum(manifest.rows for manifest in manifests), size, sizes)
 
     def to_json(self) -> JsonObject:
