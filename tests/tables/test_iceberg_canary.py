@@ -28,7 +28,7 @@ from pyiceberg.types import DoubleType, LongType, NestedField, StringType, Times
 from support.appending import append, arrow_schema
 from support.world import World
 
-from airflow_ckpt_provider.tables.iceberg.manifest import merge, rewrite_manifest, to_manifest_file
+from airflow_ckpt_provider.tables.iceberg.manifest import FACTS_ENTRY, merge, rewrite_manifest, to_manifest_file
 from airflow_ckpt_provider.tables.iceberg.manifest import write_manifest as stage_manifest
 
 SCHEMA = Schema(
@@ -63,12 +63,12 @@ def rows(start: int = 0) -> pa.Table:
 
 
 def header(path: str) -> tuple[dict, dict]:
-    """Schema of a manifest's entries, and its metadata, by a reader that knows Avro alone."""
+    """Schema of a manifest's entries, and its metadata without the entry that is ours alone, by a reader that knows Avro alone."""
     with open(path.removeprefix("file://"), "rb") as file:
         reader = fastavro.reader(file)
         entries = sum(1 for _ in reader)
         assert entries
-        meta = {name: text for name, text in reader.metadata.items() if name != "avro.schema"}
+        meta = {name: text for name, text in reader.metadata.items() if name not in {"avro.schema", FACTS_ENTRY}}
         return json.loads(reader.metadata["avro.schema"]), meta
 
 
