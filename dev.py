@@ -48,6 +48,10 @@ FAST = [
     "not crash and not spark and not airflow",
     "-k",
     "not memory",
+    "-n",
+    "2",
+    "--dist",
+    "worksteal",
 ]
 
 #: What ``matrix`` runs: the variables that make random tests longer, and their files.

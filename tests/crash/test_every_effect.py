@@ -21,7 +21,7 @@ from crash.exactly_once import (
 )
 from crash.scenarios import CREATE, ELSEWHERE, MAPPED, MODES, PARTITIONED, UNPARTITIONED, WHERE
 from crash.worlds import Prepared
-from support.readers import assert_same_everywhere
+from support.readers import assert_same_in_every_state
 
 pytestmark = pytest.mark.crash
 
@@ -50,7 +50,7 @@ def every_point(runs, tmp_path, scenario, check):
     assert all(one["landed_now"] for one in clean.result)
     assert_exactly_once(whole, scenario.ids, scenario.keys)
     rows = whole.table().scan().to_arrow().to_pylist()
-    assert_same_everywhere(whole.table(), rows)
+    assert_same_in_every_state(whole.table(), rows)
     worlds = Prepared(tmp_path / "world", scenario.world)
     problems = []
     for number, name in enumerate(clean.effects, 1):
@@ -72,14 +72,14 @@ def test_a_write_killed_at_any_effect_and_run_again_is_exactly_once(runs, tmp_pa
         again = runs.run(world, *scenario.writes)
         assert [one["landed_now"] for one in again.result] == [not landed] * len(scenario.writes)
         assert_exactly_once(world, scenario.ids, scenario.keys)
-        assert_same_everywhere(world.table(), rows)
+        assert_same_in_every_state(world.table(), rows)
         for key, before in midway.items():
             if len(scenario.keys) == 1:
                 assert not splits_written(again.effects) & before.published.keys()
             others = {path for path in world.files_on_disk() if generations(world, key)[0].key.hash not in path}
             assert_only_missing_splits_were_written(world, before._replace(files=before.files | others), key)
         assert_cleans_up(runs, world, *scenario.writes)
-        assert_same_everywhere(world.table(), rows)
+        assert_same_in_every_state(world.table(), rows)
 
     clean = every_point(runs, tmp_path, scenario, check)
     assert {"commit of the table", "close metadata", "close manifest list", "put g1/commit.json"} <= {
