@@ -10,7 +10,7 @@ from airflow_ckpt_provider.checkpoint.reference import pointers
 from airflow_ckpt_provider.exceptions import CheckpointMissingError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.lookup import OwnConnections, latest_of, target_of
-from airflow_ckpt_provider.write.cleanup import clean
+from airflow_ckpt_provider.write.cleanup import Listings, clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,10 +92,11 @@ class CheckpointCleanupOperator(BaseOperator):
         del context
         with airflow_errors():
             found, is_list = pointers(self.checkpoint)
-            cleaned = [self._clean(pointer) for pointer in found]
+            listings = Listings()
+            cleaned = [self._clean(pointer, listings) for pointer in found]
             return cleaned if is_list else cleaned[0]
 
-    def _clean(self, pointer: str | Reference) -> CleanedKey:
+    def _clean(self, pointer: str | Reference, listings: Listings) -> CleanedKey:
         latest = latest_of(pointer, self._own)
         if latest is None:
             raise CheckpointMissingError(
@@ -107,7 +108,7 @@ class CheckpointCleanupOperator(BaseOperator):
         def table(checkpoint: Checkpoint) -> Table:
             return target_of(checkpoint, pointer, self._own)
 
-        for one in clean(latest, table, discard_unfinished=self.discard_unfinished):
+        for one in clean(latest, table, listings, discard_unfinished=self.discard_unfinished):
             self._report(latest.key.value, one)
             generations.append(_facts(one))
         return CleanedKey(

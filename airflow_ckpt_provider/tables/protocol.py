@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
     from airflow_ckpt_provider.tables.state import TableState
+    from airflow_ckpt_provider.tables.written_files import WrittenFiles
 
 
 class Written(NamedTuple):
@@ -264,16 +265,24 @@ class Table(Protocol):
         """
         ...
 
-    def leftovers(self, write: StagedWrite, landed: SealedWrite | None) -> list[StagedFile]:
+    def written(self, binding: TableBinding) -> WrittenFiles:
+        """List what attempts of any key have written into the table's storage.
+
+        :raises TableMissingError: if it is another table, or gone.
+        """
+        ...
+
+    def orphans(self, write: StagedWrite, landed: SealedWrite | None, listed: WrittenFiles) -> list[StagedFile]:
         """Files in the table's storage that a generation has written, and that nothing refers to or needs (I4).
 
         No file that a snapshot or version of the table refers to is one, whatever the store says (I15).
 
         :param landed: the generation as it was committed, if it was; nothing that it landed, and nothing that its replacement
-            would need, is a leftover.
+            would need, is an orphan.
+        :param listed: a listing of before; what is referred to is asked now, so that it may be older.
         """
         ...
 
     def remove(self, header: Header, files: Sequence[StagedFile]) -> None:
-        """Delete leftovers. One that is gone already is passed over."""
+        """Delete orphans. One that is gone already is passed over."""
         ...

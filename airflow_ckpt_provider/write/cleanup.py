@@ -28,9 +28,10 @@ from airflow_ckpt_provider.write.membership import group_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_ckpt_provider.checkpoint.documents import Commit
+    from airflow_ckpt_provider.checkpoint.documents import Commit, TableBinding
     from airflow_ckpt_provider.tables.protocol import Table
     from airflow_ckpt_provider.tables.summary import Trace
+    from airflow_ckpt_provider.tables.written_files import WrittenFiles
 
 
 class Cleaned(NamedTuple):
@@ -47,25 +48,47 @@ class Cleaned(NamedTuple):
     left: str = ""
 
 
-def clean(latest: Checkpoint, target_of: Callable[[Checkpoint], Table], *, discard_unfinished: bool = False) -> Iterator[Cleaned]:
+class Listings:
+    """Listings of tables' storage, each made once, for the clean-up of many keys and generations."""
+
+    def __init__(self) -> None:
+        self._listings: dict[tuple[str, str], WrittenFiles] = {}
+
+    def of(self, table: Table, binding: TableBinding) -> WrittenFiles:
+        """What attempts have written into the storage of a table; of a moment ago, if it was asked before."""
+        name = (table.identifier, binding.uuid)
+        if name not in self._listings:
+            self._listings[name] = table.written(binding)
+        return self._listings[name]
+
+
+def clean(
+    latest: Checkpoint,
+    target_of: Callable[[Checkpoint], Table],
+    listings: Listings | None = None,
+    *,
+    discard_unfinished: bool = False,
+) -> Iterator[Cleaned]:
     """Remove what the generations of a key have left, one after the other.
 
     :param latest: its newest generation.
     :param target_of: the table of a generation.
+    :param listings: of clean-ups of other keys in the same task.
     :param discard_unfinished: whether the newest generation is given up if it is not committed, so that it can be cleaned.
     """
     generations = [Checkpoint.at(latest.store, latest.key, number) for number in Checkpoint.generations(latest.store, latest.key)]
     known = {trace_of(checkpoint.header) for checkpoint in generations}
+    listings = listings or Listings()
     for checkpoint in generations:
         generation = checkpoint.header.generation
         discard = discard_unfinished and generation == latest.header.generation
         try:
-            yield _cleaned(checkpoint, target_of(checkpoint), known, discard=discard)
+            yield _cleaned(checkpoint, target_of(checkpoint), known, listings, discard=discard)
         except (TableMissingError, RolledBackError, HistoryExpiredError, BindingMismatchError) as error:
             yield Cleaned(generation, checkpoint.state(), left=str(error))
 
 
-def _cleaned(checkpoint: Checkpoint, table: Table, known: set[Trace], *, discard: bool) -> Cleaned:
+def _cleaned(checkpoint: Checkpoint, table: Table, known: set[Trace], listings: Listings, *, discard: bool) -> Cleaned:
     commit, barred = _landed_or_barred(checkpoint, table, known)
     if commit is None and discard and (barred or group_of(checkpoint) is None):
         checkpoint.discard("it was cleaned up unfinished")
@@ -77,7 +100,7 @@ def _cleaned(checkpoint: Checkpoint, table: Table, known: set[Trace], *, discard
     if left:
         return Cleaned(checkpoint.header.generation, state, left=left)
     landed = SealedWrite(checkpoint) if commit is not None else None
-    files = table.leftovers(StagedWrite(checkpoint), landed)
+    files = table.orphans(StagedWrite(checkpoint), landed, listings.of(table, checkpoint.header.table))
     table.remove(checkpoint.header, files)
     return Cleaned(checkpoint.header.generation, state, len(files), sum(file.bytes for file in files))
 

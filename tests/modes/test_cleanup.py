@@ -28,7 +28,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import DiscardedError
 from airflow_ckpt_provider.write import groups
-from airflow_ckpt_provider.write.cleanup import clean
+from airflow_ckpt_provider.write.cleanup import Listings, clean
 
 
 @pytest.fixture(params=[Iceberg, Lance], ids=["iceberg", "lance"])
@@ -79,6 +79,25 @@ def test_what_killed_attempts_left_goes_and_what_landed_stays(world):
     assert world.read() == of(range(400), BEFORE)
     assert settled[0].landed_now
     assert cleaned(world)[0].files == 0
+
+
+def test_a_clean_up_of_many_keys_lists_the_storage_once_and_takes_what_is_each_ones_own(world, monkeypatch):
+    kind = type(world.target())
+    lists, written = [], kind.written
+    monkeypatch.setattr(kind, "written", lambda *args: lists.append(args) or written(*args))
+    keys = [f"orders/{number}" for number in range(4)]
+    left = 0
+    for key in keys:
+        world.stage(world.request(key), splits=1)
+        left += abandon(world, world.request(key))
+        world.commit(world.stage(world.request(key)))
+    rows, listings = world.read(), Listings()
+    found = [one for key in keys for one in cleaned(world, key, listings=listings)]
+    assert len(lists) == 1
+    assert all(one.files for one in found)
+    assert sum(one.files for one in found) >= left
+    assert world.read() == rows
+    assert [one.files for key in keys for one in cleaned(world, key)] == [0] * len(keys)
 
 
 def test_what_is_staged_and_not_finished_stays(world):

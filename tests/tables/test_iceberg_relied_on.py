@@ -93,7 +93,7 @@ RELIED = [
         "tables/iceberg/manifest/cutting.py tables/iceberg/rolling.py",
     ),
     Relied("pyiceberg.io.pyarrow.expression_to_pyarrow", "expr schema", "tables/iceberg/where.py scan/iceberg.py"),
-    Relied("pyiceberg.io.pyarrow.PyArrowFileIO.parse_location", "location properties", "tables/iceberg/leftovers.py"),
+    Relied("pyiceberg.io.pyarrow.PyArrowFileIO.parse_location", "location properties", "tables/iceberg/orphans.py"),
     Relied("pyiceberg.utils.properties.property_as_int", "properties property_name default", "tables/iceberg/rolling.py"),
     Relied("pyiceberg.utils.truncate.truncate_upper_bound_binary_string", "value trunc_length", "tables/iceberg/upsert/bounds.py"),
     Relied("pyiceberg.table.locations.load_location_provider", "table_location table_properties", "tables/iceberg/writer.py"),
@@ -247,7 +247,7 @@ def test_rest_catalogs_are_opened_by_a_function_that_can_be_replaced(monkeypatch
 
 
 def test_files_of_pyarrow_are_opened_by_scheme_and_host(tmp_path):
-    """tables/iceberg/leftovers.py lists folders by the file system that pyiceberg uses."""
+    """tables/iceberg/orphans.py lists folders by the file system that pyiceberg uses."""
     io = PyArrowFileIO()
     assert io.parse_location("s3://bucket/a/b", {}) == ("s3", "bucket", "bucket/a/b")
     assert io.parse_location(f"file://{tmp_path}", {}) == ("file", "", str(tmp_path))

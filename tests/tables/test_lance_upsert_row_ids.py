@@ -521,7 +521,7 @@ def test_a_clean_up_leaves_what_is_needed_to_replace_it_and_no_row_ids(place):
     place.commit(attempt)
     checkpoint = attempt.checkpoint
     target = LanceTarget(place.uri)
-    files = target.leftovers(StagedWrite(checkpoint), SealedWrite(checkpoint))
+    files = target.orphans(StagedWrite(checkpoint), SealedWrite(checkpoint), target.written(checkpoint.header.table))
     assert all(isinstance(file, StagedFile) for file in files)
     target.remove(checkpoint.header, files)
     beside = (place.world.root / "people.lance" / "_checkpoints").iterdir()

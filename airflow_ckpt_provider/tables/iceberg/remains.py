@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
-from airflow_ckpt_provider.tables.iceberg.leftovers import name_of
 from airflow_ckpt_provider.tables.iceberg.manifest import live_entries
+from airflow_ckpt_provider.tables.iceberg.orphans import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -21,10 +21,10 @@ from airflow_ckpt_provider.tables.iceberg.evolution import (
 )
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
 from airflow_ckpt_provider.tables.iceberg.history import MAIN
-from airflow_ckpt_provider.tables.iceberg.leftovers import name_of, referenced, written_by
 from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest, merge, worth_merging
 from airflow_ckpt_provider.tables.iceberg.marks import mark_of
 from airflow_ckpt_provider.tables.iceberg.modes import mode_of
+from airflow_ckpt_provider.tables.iceberg.orphans import name_of, referenced, written
 from airflow_ckpt_provider.tables.iceberg.own import require_own_records
 from airflow_ckpt_provider.tables.iceberg.refusals import refusal
 from airflow_ckpt_provider.tables.iceberg.state import IcebergState, not_replaceable
@@ -32,6 +32,7 @@ from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts, delete_file
 from airflow_ckpt_provider.tables.marks import moves_mark
 from airflow_ckpt_provider.tables.missing import lacking
 from airflow_ckpt_provider.tables.together import adds_only, require_together
+from airflow_ckpt_provider.tables.written_files import WrittenFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -173,19 +174,25 @@ class IcebergTarget(NamedTable):
             return False
         return not any(one.seal.rows or one.replaced_files or any(record.replaces for record in one.staged) for one in sealed)
 
-    def leftovers(self, write: StagedWrite, landed: SealedWrite | None) -> list[StagedFile]:
-        """Files of a generation that nothing refers to or needs; see ``Table.leftovers``."""
+    def written(self, binding: TableBinding) -> WrittenFiles:
+        """List what attempts have written below the table's location; see ``Table.written``."""
+        return WrittenFiles(written(self.load_bound(binding)))
+
+    def orphans(self, write: StagedWrite, landed: SealedWrite | None, listed: WrittenFiles) -> list[StagedFile]:
+        """Files of a generation that nothing refers to or needs; see ``Table.orphans``."""
         table = self.load_bound(write.header.table)
         kept: set[str] = set()
         if landed is not None:
             kept |= {name_of(file.path) for record in landed.staged for file in record.files}
             kept |= {name_of(StagedManifest.from_json(manifest).path) for manifest in landed.seal.manifests}
-        found = [file for file in written_by(table, write.names) if name_of(file.path) not in kept]
+        names = write.names
+        own = listed.of((names.key_hash, names.generation))
+        found = [file for file in own if name_of(file.path) in names and name_of(file.path) not in kept]
         live = referenced(table, {name_of(file.path) for file in found})
         return [file for file in found if name_of(file.path) not in live]
 
     def remove(self, header: Header, files: Sequence[StagedFile]) -> None:
-        """Delete leftovers; see ``Table.remove``."""
+        """Delete orphans; see ``Table.remove``."""
         delete_files(self.load_bound(header.table).io, [file.path for file in files])
 
     def staged_files(self, sealed: Sequence[SealedWrite]) -> list[ScanFile]:

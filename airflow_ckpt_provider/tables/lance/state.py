@@ -13,10 +13,10 @@ from airflow_ckpt_provider.tables.lance.deletions import require_counted
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import Search, find
 from airflow_ckpt_provider.tables.lance.keys import require_unknown, require_unseen
-from airflow_ckpt_provider.tables.lance.leftovers import referenced
 from airflow_ckpt_provider.tables.lance.marks import mark_of, note, with_marks
 from airflow_ckpt_provider.tables.lance.modes import mode_of
 from airflow_ckpt_provider.tables.lance.operations import carrying
+from airflow_ckpt_provider.tables.lance.orphans import referenced
 from airflow_ckpt_provider.tables.lance.own import require_own_files, require_own_records
 from airflow_ckpt_provider.tables.lance.schema import created_as, file_fields
 from airflow_ckpt_provider.tables.lance.writer import WriterFacts

@@ -14,10 +14,10 @@ from airflow_ckpt_provider.tables.fit import require_fit
 from airflow_ckpt_provider.tables.lance.binding import STORAGE_VERSION, NamedDataset
 from airflow_ckpt_provider.tables.lance.evolution import evolve
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
-from airflow_ckpt_provider.tables.lance.leftovers import delete, referenced, written_by
 from airflow_ckpt_provider.tables.lance.looks import looks_again
 from airflow_ckpt_provider.tables.lance.marks import mark_of
 from airflow_ckpt_provider.tables.lance.modes import mode_of
+from airflow_ckpt_provider.tables.lance.orphans import delete, of_generation, referenced, written
 from airflow_ckpt_provider.tables.lance.own import require_own_records
 from airflow_ckpt_provider.tables.lance.scan import DataFile, FileScan
 from airflow_ckpt_provider.tables.lance.schema import (
@@ -29,6 +29,7 @@ from airflow_ckpt_provider.tables.lance.upsert.sidecar import SIDECAR, Sidecar
 from airflow_ckpt_provider.tables.marks import moves_mark
 from airflow_ckpt_provider.tables.missing import lacking
 from airflow_ckpt_provider.tables.together import adds_only, require_together
+from airflow_ckpt_provider.tables.written_files import WrittenFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -170,19 +171,24 @@ class LanceTarget(NamedDataset):
             return False
         return not any(one.seal.rows or one.replaced_files for one in sealed) and not moves_mark(sealed)
 
+    def written(self, binding: TableBinding) -> WrittenFiles:
+        """List what attempts have written into the dataset's folder; see ``Table.written``."""
+        del binding
+        return WrittenFiles(written(self.files))
+
     @looks_again
-    def leftovers(self, write: StagedWrite, landed: SealedWrite | None) -> list[StagedFile]:
-        """Files of a generation that nothing refers to or needs; see ``Table.leftovers``."""
+    def orphans(self, write: StagedWrite, landed: SealedWrite | None, listed: WrittenFiles) -> list[StagedFile]:
+        """Files of a generation that nothing refers to or needs; see ``Table.orphans``."""
         header = write.header
         dataset = self.load_bound(header.table)
         kept = set() if landed is None else mode_of(header.mode, header.parameters).landed(landed)
-        found = {file.path: file for file in written_by(self.files, write.names) if file.path not in kept}
+        found = {file.path: file for file in of_generation(listed, write.names) if file.path not in kept}
         for live in referenced(self.files, dataset) if dataset is not None and found else ():
             found = {path: file for path, file in found.items() if path not in live}
         return list(found.values())
 
     def remove(self, header: Header, files: Sequence[StagedFile]) -> None:
-        """Delete leftovers; see ``Table.remove``."""
+        """Delete orphans; see ``Table.remove``."""
         del header
         delete(self.files, [file.path for file in files])
 

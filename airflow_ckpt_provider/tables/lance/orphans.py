@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
+from airflow_ckpt_provider.checkpoint.layout import author_of
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
 from airflow_ckpt_provider.tables.lance.deletions import FOLDER as DELETIONS
 from airflow_ckpt_provider.tables.lance.deletions import attempt_number, attempt_number_in, deletion_name, deletions_of
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.layout import OwnNames
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
+    from airflow_ckpt_provider.tables.written_files import Owner, WrittenFiles
 
 #: What follows the name of a local file that was not finished; obstore takes no such name.
 _UNFINISHED = "#"
@@ -32,15 +34,28 @@ _UNFINISHED = "#"
 _DELETION_FILE = re.compile(r"^\d+-\d+-(\d+)\.arrow$")
 
 
-def written_by(files: DatasetFiles, names: OwnNames) -> list[StagedFile]:
-    """Files in the dataset's folder that a generation has written."""
-    numbers = {attempt_number(names.key_hash, names.generation, attempt) for attempt in names.attempts}
-    found = [file for folder in ("data", SIDECARS) for file in _listed(files, folder) if file.path.rpartition("/")[2] in names]
+def written(files: DatasetFiles) -> Iterator[tuple[Owner, StagedFile]]:
+    """Files in the dataset's folder that attempts have written, and whose they are; a deletion file may be Lance's own."""
+    for folder in ("data", SIDECARS):
+        for file in _listed(files, folder):
+            author = author_of(_name(file))
+            if author is not None:
+                yield (author.key_hash, author.generation), file
     for file in _listed(files, DELETIONS):
-        match = _DELETION_FILE.match(file.path.rpartition("/")[2])
-        if match and attempt_number_in(int(match[1])) in numbers:
-            found.append(file)
-    return sorted(found, key=lambda file: file.path)
+        match = _DELETION_FILE.match(_name(file))
+        if match:
+            yield attempt_number_in(int(match[1])), file
+
+
+def of_generation(listed: WrittenFiles, names: OwnNames) -> list[StagedFile]:
+    """Those that a generation has written."""
+    numbers = [attempt_number(names.key_hash, names.generation, attempt) for attempt in names.attempts]
+    own = [file for file in listed.of((names.key_hash, names.generation)) if _name(file) in names]
+    return own + listed.of(*numbers)
+
+
+def _name(file: StagedFile) -> str:
+    return file.path.rpartition("/")[2]
 
 
 def referenced(files: DatasetFiles, dataset: LanceDataset) -> Iterator[set[str]]:

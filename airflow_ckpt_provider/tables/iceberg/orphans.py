@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
+from airflow_ckpt_provider.checkpoint.layout import author_of
 from airflow_ckpt_provider.exceptions import UnsupportedTableError
 from airflow_ckpt_provider.tables.iceberg.manifest import in_order, live_entries
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestFile
     from pyiceberg.table import Table
 
-    from airflow_ckpt_provider.checkpoint.layout import OwnNames
+    from airflow_ckpt_provider.tables.written_files import Owner
 
 #: What is read of an entry: no more than where its file is.
 _FIELDS = frozenset({"file_path", "partition"})
@@ -29,10 +30,13 @@ def name_of(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def written_by(table: Table, names: OwnNames) -> list[StagedFile]:
-    """Files below the table's location that a generation has written."""
-    found = {file.path: file for folder in _folders(table) for file in _listed(table, folder) if name_of(file.path) in names}
-    return [found[path] for path in sorted(found)]
+def written(table: Table) -> Iterator[tuple[Owner, StagedFile]]:
+    """Files below the table's location that attempts have written, and whose they are."""
+    for folder in _folders(table):
+        for file in _listed(table, folder):
+            author = author_of(name_of(file.path))
+            if author is not None:
+                yield (author.key_hash, author.generation), file
 
 
 def referenced(table: Table, names: set[str]) -> set[str]:
