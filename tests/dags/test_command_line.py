@@ -7,7 +7,7 @@ import subprocess
 import textwrap
 
 import pytest
-from support.live_airflow import AIRFLOW, airflow_environment
+from support.live_airflow import AIRFLOW, airflow_environment, create_database
 from support.world import World
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -62,7 +62,8 @@ def terminal(tmp_path):
         AIRFLOW_CONN_CHECKPOINT_DEFAULT=json.dumps({"conn_type": "checkpoint", "host": f"file://{tmp_path}/store"}),
         AIRFLOW_CONN_SPARK_DEFAULT=json.dumps({"conn_type": "spark", "host": "local[2]"}),
     )
-    subprocess.run([*AIRFLOW, "db", "migrate"], env=environment, capture_output=True, check=True)
+    (tmp_path / "home").mkdir()
+    create_database(environment)
 
     def tasks_test(*arguments):
         done = subprocess.run(

@@ -6,6 +6,7 @@ stopping it also stops its children.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import secrets
@@ -13,14 +14,15 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 
@@ -38,6 +40,19 @@ def airflow_environment(home: Path, dags: Path, **extra: str) -> dict[str, str]:
         "PYTHONWARNINGS": "ignore",
         **extra,
     }
+
+
+def create_database(environment: Mapping[str, str]) -> None:
+    """Airflow's own tables, in its home. They are made once by each process, and hold nothing of the home that they are in."""
+    (Path(environment["AIRFLOW_HOME"]) / "airflow.db").write_bytes(_empty_database())
+
+
+@functools.cache
+def _empty_database() -> bytes:
+    with tempfile.TemporaryDirectory() as home:
+        migrate = [*AIRFLOW, "db", "migrate"]
+        subprocess.run(migrate, env=airflow_environment(Path(home), Path(home)), capture_output=True, check=True)
+        return (Path(home) / "airflow.db").read_bytes()
 
 
 class LiveAirflow:
@@ -85,8 +100,7 @@ class LiveAirflow:
     def __enter__(self) -> Self:
         self.home.mkdir(parents=True, exist_ok=True)
         self._report("Creating Airflow's database")
-        with (self.home / "migrate.log").open("wb") as log:
-            subprocess.run([*AIRFLOW, "db", "migrate"], env=self.environment, stdout=log, stderr=log, check=True)
+        create_database(self.environment)
         self._report("Starting scheduler, DAG processor, API server and triggerer")
         for name in COMPONENTS:
             with (self.home / f"{name}.log").open("wb") as log:
