@@ -18,7 +18,7 @@ from pyiceberg.catalog import AVAILABLE_CATALOGS, CatalogType, load_catalog
 from pyiceberg.expressions.visitors import _StrictMetricsEvaluationVisitor
 from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.io.pyarrow import MetricModeTypes, PyArrowFileIO
-from pyiceberg.manifest import DATA_FILE_TYPE, UNASSIGNED_SEQ, DataFile, FileFormat
+from pyiceberg.manifest import DATA_FILE_TYPE, UNASSIGNED_SEQ, DataFile, FileFormat, ManifestWriterV2
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField, StringType
@@ -97,6 +97,11 @@ RELIED = [
     Relied("pyiceberg.utils.properties.property_as_int", "properties property_name default", "tables/iceberg/rolling.py"),
     Relied("pyiceberg.utils.truncate.truncate_upper_bound_binary_string", "value trunc_length", "tables/iceberg/upsert/bounds.py"),
     Relied("pyiceberg.table.locations.load_location_provider", "table_location table_properties", "tables/iceberg/writer.py"),
+    Relied(
+        "pyiceberg.manifest.ManifestWriterV2",
+        "spec schema output_file snapshot_id avro_compression",
+        "tables/iceberg/manifest/staged.py",
+    ),
     Relied("pyiceberg.table.snapshots.update_snapshot_summaries", "summary previous_summary", "tables/iceberg/commit.py"),
     Relied("pyiceberg.table.ManifestGroupPlanner", "table_metadata io row_filter case_sensitive options", "scan/iceberg.py"),
     Relied("pyiceberg.table.ManifestGroupPlanner.plan_manifest_entries", "self manifests", "scan/iceberg.py"),
@@ -114,6 +119,7 @@ RELIED = [
 ATTRIBUTES = {
     "tables/iceberg/conflicts.py": {"_data"},
     "tables/iceberg/creation.py": {"_table"},
+    "tables/iceberg/manifest/staged.py": {"_meta"},
     "tables/iceberg/matching.py": {"_data"},
     "tables/iceberg/rolling.py": {"_parquet_writer_kwargs", "_writer"},
 }
@@ -220,6 +226,11 @@ def test_a_table_to_be_stands_in_its_transaction(tmp_path):
     assert table.name() == ("shop", "new")
     assert table.schema().column_names == SCHEMA.column_names
     assert not catalog.table_exists("shop.new")
+
+
+def test_the_metadata_of_a_manifest_is_a_property_of_its_writer_that_may_be_added_to():
+    """tables/iceberg/manifest/staged.py adds a digest of what a manifest says of its files."""
+    assert isinstance(inspect.getattr_static(ManifestWriterV2, "_meta"), property)
 
 
 def test_the_writer_of_parquet_has_its_settings_and_the_metadata_of_what_it_wrote(tmp_path):

@@ -236,14 +236,18 @@ class Interrupted(LanceTarget):
         super().__init__(place.uri)
         self.steps, self.tries = list(steps), 0
 
-    def commit(self, group, sealed, before_swap, base=None):
-        def then(dataset):
-            before_swap(dataset)
+    def state(self, binding):
+        state = super().state(binding)
+        change = state.change
+
+        def then(commit):
             self.tries += 1
             for step in self.steps if self.tries == 1 else ():
                 step()
+            return change(commit)
 
-        return super().commit(group, sealed, then, base)
+        state.change = then
+        return state
 
 
 def theirs(place, *ids):
