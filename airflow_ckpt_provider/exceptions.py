@@ -40,7 +40,7 @@ class RetryableError(CheckpointError):
 
 
 class StaleStateError(RetryableError):
-    """What was loaded of a table went while it was looked at, because other writers clean up. Look at the table as it is now."""
+    """Another writer has cleaned up the state of a table that a task had loaded. The task looks at the table as it is now."""
 
 
 class TerminalError(CheckpointError):

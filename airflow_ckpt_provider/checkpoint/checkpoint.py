@@ -404,7 +404,7 @@ class Checkpoint:
 
 
 class Totals(NamedTuple):
-    """What splits have staged, all together; see ``Seal``."""
+    """The totals of what all splits of a write have staged; see ``Seal``."""
 
     splits: int
     rows: int

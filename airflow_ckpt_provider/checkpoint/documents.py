@@ -292,7 +292,7 @@ class Group(Document, frozen=True, kw_only=True, tag="group"):
 
 
 class Members(Document, frozen=True, kw_only=True, tag="members"):
-    """Who is meant to land together in one commit; put before any of them is bound to it."""
+    """The members of a commit group, which are to land together. The list is put before any member is bound to the group."""
 
     members: Annotated[tuple[Member, ...], msgspec.Meta(min_length=2, max_length=MAX_MEMBERS)]
 

@@ -141,7 +141,7 @@ class OwnNames:
         )
 
     def of_split(self, file: str, split_id: str, writer: str) -> bool:
-        """Whether it is one of them that was written for this split, by the one writer whose record of it is published.
+        """Whether a file of this generation was written for one split, by the writer whose record of the split is published.
 
         Two attempts may have written a split, and only one of them has published it: no other file of it is part of the write.
         """

@@ -111,7 +111,7 @@ class CheckpointStore:
         return self.each(one, names)
 
     def each(self, ask: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """What ``ask`` finds for each of these, in their order; many at a time where each is a request to another machine.
+        """The answers of ``ask`` for all items, in their order. A store on another machine is asked for many at a time.
 
         :param ask: may be called from several threads.
         """

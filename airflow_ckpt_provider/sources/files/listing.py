@@ -128,7 +128,7 @@ class InputFiles:
         return f"{self.name_of(pinned)}: was {pinned.size} bytes ({pinned.token}), is {file.size} bytes ({file.token})"
 
     def _names(self) -> Callable[[str], bool]:
-        """Whether a file of this path is one that the URI names; a step upwards leads to none.
+        """The check of a path: does the URI name the file? A path with a step upwards names none.
 
         :raises InvalidInputError: for a glob that is none.
         """
