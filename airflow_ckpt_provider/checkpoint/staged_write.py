@@ -9,13 +9,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, totals_of
+from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CheckpointMissingError, CorruptObjectError, NotSealedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Seal, Staged
+    from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Seal, Split, Staged
     from airflow_ckpt_provider.checkpoint.layout import OwnNames
 
     #: Refuses records of a write that name files which it has not written (I15).
@@ -54,6 +55,17 @@ class StagedWrite:
         """The plan that counts: the last one that is pinned."""
         return self.plans[-1]
 
+    @property
+    def reading(self) -> Plan:
+        """The last plan that has splits of the source, which lists all of them; the last one of all if none has any."""
+        plans = self.plans
+        return next((plan for plan in reversed(plans) if any(split.task == READ for split in plan.splits)), plans[-1])
+
+    @property
+    def reads(self) -> list[Split]:
+        """The splits that the source reads."""
+        return [split for split in self.reading.splits if split.task == READ]
+
     def plan_of(self, number: int) -> Plan | None:
         """The pinned plan of a round; None before there is one."""
         if self._plans is None:
@@ -86,7 +98,7 @@ class StagedWrite:
 
     @property
     def names(self) -> OwnNames:
-        """Which files it has written, by their names; attempts that begin later write more."""
+        """The names by which files of this generation are known; an attempt that begins later adds to them."""
         return self.checkpoint.own_names()
 
     @cached_property
@@ -135,7 +147,7 @@ class SealedWrite(StagedWrite):
 
     @cached_property
     def names(self) -> OwnNames:
-        """Which files it has written, by their names."""
+        """The names by which files of this generation are known, as they were when they were first asked for."""
         return self.checkpoint.own_names()
 
     def require_agreeing(self) -> None:

@@ -175,12 +175,7 @@ class WriteAttempt:
         """Refuse pinned plans in which the source does not find everything that it has, or finds something twice (I15)."""
         source = self._request.source
         if isinstance(source, AccountingSource):
-            source.require_once(self._reading(), self._request.options)
-
-    def _reading(self) -> Plan:
-        """The last plan that has splits of the source: it has all of them. The last one of all, if none has any."""
-        plans = self._write.plans
-        return next((plan for plan in reversed(plans) if any(split.task == READ for split in plan.splits)), plans[-1])
+            source.require_once(self._write.reading, self._request.options)
 
     def _require_own(self, write: StagedWrite, records: Sequence[Staged]) -> None:
         """Refuse records that name files which this generation has not written (I15)."""
@@ -223,8 +218,7 @@ class WriteAttempt:
         self._looked = True
         table, write = self._table, self._write
         # The splits that the source reads are not among those of the later rounds of a write that computes from them.
-        reading = next((plan for plan in reversed(write.plans) if any(split.task == READ for split in plan.splits)), None)
-        wanted = {split.id for plan in (write.plan, reading) if plan is not None for split in plan.splits}
+        wanted = {split.id for plan in (write.plan, write.reading) for split in plan.splits}
         records = write.records(sorted(wanted & self._recovered))
         files = [(record.split, file) for record in records for file in table.named_in(record)]
         gone = self._gone(lambda: [file for _, file in files])

@@ -18,11 +18,9 @@ from airflow_ckpt_provider.exceptions import (
     CommitRefusedError,
     OutcomeUnknownError,
     RetryableError,
-    StaleStateError,
     TerminalError,
     first_line,
 )
-from airflow_ckpt_provider.scan.looks import LOOKS, wait_for_look
 from airflow_ckpt_provider.tables.state import Landed
 from airflow_ckpt_provider.write.looks import look_at
 
@@ -81,20 +79,12 @@ def land(table: Table, commit: GroupCommit, checks: ConflictChecks, state: Table
 
 
 def _tried(table: Table, commit: GroupCommit, checks: ConflictChecks, state: TableState | None) -> Landed | Exception:
-    """One try, on a state that did not go while it was looked at."""
-    looks = 0
-    while True:
-        try:
-            outcome = _try(table.state(commit.first.table) if state is None else state, commit, checks)
-        except StaleStateError:
-            looks += 1
-            if looks == LOOKS:
-                raise
-            wait_for_look(looks)
-            outcome = None
-        if outcome is not None:
-            return outcome
+    """One try, on a state that did not go while it was looked at: what a swap raises is its outcome, and never looked at again."""
+    outcome = None
+    while outcome is None:
+        outcome = look_at(table, commit.first.table, lambda now: _try(now, commit, checks), state)
         state = None
+    return outcome
 
 
 def _try(state: TableState, commit: GroupCommit, checks: ConflictChecks) -> Landed | Exception | None:

@@ -151,7 +151,7 @@ class Generations:
         :raises BindingMismatchError: if it does.
         """
         try:
-            earlier = [Checkpoint.at(self._store, self._request.key, number) for number in range(1, header.generation)]
+            earlier = Checkpoint(self._store, header).earlier()
             known = {trace_of(checkpoint.header) for checkpoint in earlier}
 
             def look(state: TableState) -> None:

@@ -275,8 +275,6 @@ def _settle(
     if state is None:
         outcome = look_at(table, named.header.table, lambda now: now.find(commit.group, commit.headers))
     if outcome is None:
-        # What the looks go by is read beforehand, of all members at a time.
-        store.each(lambda write: (write.names, write.staged), writes)
         _require_own_files(writes, table, state)
         for write in writes:
             write.require_agreeing()
@@ -300,6 +298,8 @@ def _find(checkpoint: Checkpoint, group: Group, table: Table) -> Landed | None:
 
 
 def _require_own_files(writes: Sequence[SealedWrite], table: Table, state: TableState | None = None) -> None:
+    # What the looks go by is read beforehand, of all members at a time.
+    writes[0].checkpoint.store.each(lambda write: (write.names, write.staged), writes)
     with reading_records(writes[0].header):
         look_at(table, writes[0].header.table, lambda now: now.require_own_files(writes), state)
 

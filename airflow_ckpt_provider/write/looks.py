@@ -21,7 +21,7 @@ def look_at(table: Table, binding: TableBinding, look: Callable[[TableState], T]
     """What ``look`` finds in the table as it is now.
 
     :param binding: which table it must be.
-    :param look: asks a state, and changes nothing.
+    :param look: asks a state; it may change the table only after all that could raise ``StaleStateError``.
     :param state: of the table, for the first look, if it was loaded a moment ago.
     :raises StaleStateError: if the table was changed at each look.
     """

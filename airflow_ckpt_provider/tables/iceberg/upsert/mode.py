@@ -71,7 +71,7 @@ class Upsert(UpsertParameters, Append):
         """
         header, plan = write.header, write.plan
         require_same_schema(table, header)
-        staged_ids, reads = write.staged_ids(), _reads(write)
+        staged_ids, reads = write.staged_ids(), write.reads
         if any(split.id not in staged_ids for split in reads):
             return plan
         head = head_id(table, header.table.branch)
@@ -92,7 +92,7 @@ class Upsert(UpsertParameters, Append):
     def staged_anew(self, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which these are staged once more, without what was computed from them."""
         plan, number = write.plan, len(write.plans) + 1
-        reading = next((one for one in reversed(write.plans) if _reading(one)), plan)
+        reading = write.reading
         if any(split.id in lost for split in reading.splits):
             return read_anew(reading, plan, lost, number, without=("sources",))
         again = staged_anew(plan, lost, number)
@@ -194,16 +194,6 @@ class UpsertWork:
 
 def _unique(bucket: int) -> Split:
     return Split(id=f"{UNIQUE}{bucket:06d}", bytes=0, read={"bucket": bucket}, task=UNIQUE)
-
-
-def _reading(plan: Plan) -> bool:
-    return any(split.task == READ for split in plan.splits)
-
-
-def _reads(write: StagedWrite) -> Sequence[Split]:
-    """The splits of the source: those of the last round that has any."""
-    reading = [plan for plan in write.plans if _reading(plan)]
-    return reading[-1].splits if reading else ()
 
 
 def _phase(plan: Plan, *tasks: str) -> dict[str, Split]:

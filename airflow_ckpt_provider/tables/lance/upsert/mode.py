@@ -74,7 +74,7 @@ class Upsert(UpsertParameters, Append):
 
     def plan(self, files: DatasetFiles, dataset: LanceDataset, write: StagedWrite) -> Plan:
         """The source's splits; with those that match the dataset as it is now; then those that drop what does not land."""
-        pinned, reads, staged_ids = write.plan, _reads(write.plans), write.staged_ids()
+        pinned, reads, staged_ids = write.plan, write.reads, write.staged_ids()
         if any(split.id not in staged_ids for split in reads):
             return pinned
         records = write.records([split.id for split in reads])
@@ -103,9 +103,8 @@ class Upsert(UpsertParameters, Append):
     def staged_anew(self, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which these are staged once more, without what was computed from them."""
         plan, plans, number = write.plan, write.plans, len(write.plans) + 1
-        if any(split.id in lost for split in _reads(plans)):
-            reading = next(one for one in reversed(plans) if any(split.task == READ for split in one.splits))
-            return read_anew(reading, plan, lost, number, without=("source", "sidecars", "earlier"))
+        if any(split.id in lost for split in write.reads):
+            return read_anew(write.reading, plan, lost, number, without=("source", "sidecars", "earlier"))
         again = staged_anew(plan, lost, number)
         if not lost & _phase(plan, MATCH):
             return again
@@ -114,7 +113,7 @@ class Upsert(UpsertParameters, Append):
         earlier = next((one.inputs["earlier"] for one in reversed(plans) if "earlier" in one.inputs), None)
         inputs = {name: value for name, value in again.inputs.items() if name != "sidecars"}
         inputs |= {} if earlier is None else {"earlier": earlier}
-        return msgspec.structs.replace(again, inputs=inputs, splits=(*_reads(plans), *kept))
+        return msgspec.structs.replace(again, inputs=inputs, splits=(*write.reads, *kept))
 
     def writer(self, facts: WriterFacts, write: StagedWrite) -> Writer:
         """What executors do the splits of all phases with."""
@@ -203,12 +202,6 @@ def _match(fragment: Any, earlier: Earlier, *, keeps_ids: bool) -> Split:  # noq
     own = earlier.file_of(fragment)
     read = {"fragment": fragment.id} | ({} if own is None else {EARLIER: earlier.numbers[own]})
     return Split(id=match_id(fragment, keeps_ids=keeps_ids), bytes=size, read=read, task=MATCH)
-
-
-def _reads(plans: Sequence[Plan]) -> list[Split]:
-    """The splits that the source reads, of the last plan that has any: it has all of them."""
-    of_plans = ([split for split in plan.splits if split.task == READ] for plan in reversed(plans))
-    return next((reads for reads in of_plans if reads), [])
 
 
 def _phase(plan: Plan, *tasks: str) -> set[str]:
