@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.tables.protocol import Table as AnyTable
-    from airflow_ckpt_provider.tables.protocol import Writer
+    from airflow_ckpt_provider.tables.table import Table as AnyTable
+    from airflow_ckpt_provider.tables.writer import Writer
     from benchmarks.stage import Place
 
     #: Writes rows, to files whose names begin so.

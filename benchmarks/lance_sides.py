@@ -20,7 +20,7 @@ from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragment, StagedFragments, metadata_of
 from airflow_ckpt_provider.tables.lance.table import LanceTarget
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
-from airflow_ckpt_provider.tables.protocol import Written
+from airflow_ckpt_provider.tables.writer import Written
 from airflow_ckpt_provider.write import groups
 from benchmarks.checkpoint_cost import paired
 from benchmarks.processes import cpu_seconds
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from airflow_ckpt_provider.tables.lance.writer import WriterFacts
-    from airflow_ckpt_provider.tables.protocol import Writer
+    from airflow_ckpt_provider.tables.writer import Writer
     from airflow_ckpt_provider.write.staged_files import Look
     from benchmarks.checkpoint_cost import Plain
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Seal
     from airflow_ckpt_provider.sources import Files
-    from airflow_ckpt_provider.tables.protocol import Table as AnyTable
+    from airflow_ckpt_provider.tables.table import Table as AnyTable
 
 MASTER = "local[2]"
 

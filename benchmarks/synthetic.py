@@ -23,7 +23,7 @@ from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.tables.iceberg.manifest import write_manifest
 from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter
-from airflow_ckpt_provider.tables.protocol import Written
+from airflow_ckpt_provider.tables.writer import Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,7 +9,7 @@ a header in the store that says otherwise is an error.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_ckpt_provider.checkpoint.checkpoint import State
-    from airflow_ckpt_provider.checkpoint.documents import Commit, Connections, Seal
+    from airflow_ckpt_provider.checkpoint.documents import Connections, Seal
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 
 
@@ -128,25 +128,6 @@ def reference(
         found["instances"] = instances
     if seal.counts:
         found["counts"] = dict(seal.counts)
-    return found
-
-
-#: What a commit is called, and its member of ``CommitFacts`` that names it, by table format.
-_COMMIT_IS: dict[str, tuple[str, Literal["snapshot_id", "version"]]] = {
-    "iceberg": ("snapshot", "snapshot_id"),
-    "lance": ("version", "version"),
-}
-
-
-def commit_word(checkpoint: Checkpoint) -> str:
-    """What a commit is called in the table format of a checkpoint."""
-    return _COMMIT_IS[checkpoint.header.table.format][0]
-
-
-def commit_facts(checkpoint: Checkpoint, commit: Commit, *, landed_now: bool) -> CommitFacts:
-    """The commit of a checkpoint, in the words of its table format."""
-    found = CommitFacts(committed_at=commit.committed_at.isoformat(), landed_now=landed_now)
-    found[_COMMIT_IS[checkpoint.header.table.format][1]] = commit.snapshot_id
     return found
 
 

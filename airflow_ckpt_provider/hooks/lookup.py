@@ -8,17 +8,16 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
 from airflow_ckpt_provider.checkpoint.documents import Connections
 from airflow_ckpt_provider.checkpoint.reference import require_same_table, resolve
 from airflow_ckpt_provider.exceptions import BindingMismatchError, InvalidInputError
-from airflow_ckpt_provider.hooks.catalog import DEFAULT_CONN_ID, iceberg_catalog
-from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook, storage_options
+from airflow_ckpt_provider.hooks.catalog import DEFAULT_CONN_ID
+from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
 from airflow_ckpt_provider.hooks.spark import DEFAULT_CONN_ID as DEFAULT_SPARK
-from airflow_ckpt_provider.scan.lance import dataset_uri
-from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
-from airflow_ckpt_provider.tables.lance.binding import FORMAT as LANCE
-from airflow_ckpt_provider.tables.lance.table import LanceTarget
+from airflow_ckpt_provider.hooks.tables import open_table
+from airflow_ckpt_provider.tables.format import format_of
 from airflow_ckpt_provider.write import groups
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.reference import Reference
+    from airflow_ckpt_provider.tables.table import Table
 
 
 class OwnConnections(NamedTuple):
@@ -54,7 +53,7 @@ class OwnConnections(NamedTuple):
         """All connections of a checkpoint; that of the table is empty where the environment's credentials open it."""
         store = self.store_of(pointer)
         if isinstance(pointer, str):
-            table = (self.lance or "") if checkpoint.header.table.format == LANCE else self.iceberg
+            table = {"iceberg": self.iceberg, "lance": self.lance or ""}.get(checkpoint.header.table.format, "")
             return Connections(table=table, spark=DEFAULT_SPARK, checkpoint=store)
         return Connections(table=pointer["table_conn_id"], spark=pointer["spark_conn_id"], checkpoint=store)
 
@@ -64,7 +63,10 @@ class OwnConnections(NamedTuple):
         :raises BindingMismatchError: naming both.
         """
         header = checkpoint.header
-        if self.table is not None and header.table.identifier not in {self.table, _dataset_or_none(self.table)}:
+        if self.table is not None and header.table.identifier not in {
+            self.table,
+            format_of(header.table.format).named(self.table),
+        }:
             raise BindingMismatchError(
                 f"The checkpoint of the key {checkpoint.key.value!r} is bound to the table {header.table.identifier}, and this "
                 f"task was given table={self.table!r}. Correct the key or the table; if both are right, the store was altered."
@@ -72,7 +74,7 @@ class OwnConnections(NamedTuple):
         if not isinstance(pointer, str):
             require_same_table(checkpoint, pointer)
         elif header.connections.table != (table := self.of(checkpoint, pointer).table):
-            name = "lance_conn_id" if header.table.format == LANCE else "iceberg_conn_id"
+            name = f"{header.table.format}_conn_id"
             raise BindingMismatchError(
                 f"The checkpoint of the key {checkpoint.key.value!r} says that {header.table.identifier} was written through the "
                 f"connection {header.connections.table!r}, and this task was given {name}={table!r}. A key "
@@ -101,7 +103,7 @@ def latest_of(pointer: str | Reference, own: OwnConnections) -> Checkpoint | Non
     return None if found is None else Checkpoint.latest(found.store, found.key)
 
 
-def target_of(checkpoint: Checkpoint, pointer: str | Reference, own: OwnConnections) -> IcebergTarget | LanceTarget:
+def target_of(checkpoint: Checkpoint, pointer: str | Reference, own: OwnConnections) -> Table:
     """The table of a pointer's checkpoint, or of another generation of its key.
 
     :param own: what the DAG says.
@@ -110,11 +112,7 @@ def target_of(checkpoint: Checkpoint, pointer: str | Reference, own: OwnConnecti
     own.require(checkpoint, pointer)
     table = checkpoint.header.table
     conn_id = own.of(checkpoint, pointer).table
-    target: IcebergTarget | LanceTarget
-    if table.format == LANCE:
-        target = LanceTarget(table.identifier, storage_options(conn_id or None))
-    else:
-        target = IcebergTarget(iceberg_catalog(conn_id), table.identifier, table.branch)
+    target = open_table(table.format, table.identifier, table.branch, conn_id)
     if isinstance(pointer, str) or pointer["generation"] != checkpoint.header.generation:
         # No reference vouches for this header.
         target.require_creation(table, None)
@@ -147,11 +145,3 @@ def reached(pointer: str | Reference, until: State, own: OwnConnections) -> bool
     if state is State.DISCARDED and not isinstance(pointer, str):
         checkpoint.require_live()
     return False
-
-
-def _dataset_or_none(table: str) -> str | None:
-    """The URI of a dataset as checkpoints have it; None if it is none."""
-    try:
-        return dataset_uri(table)
-    except InvalidInputError:
-        return None

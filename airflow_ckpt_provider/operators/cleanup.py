@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.checkpoint.reference import Reference
-    from airflow_ckpt_provider.tables.protocol import Table
+    from airflow_ckpt_provider.tables.table import Table
     from airflow_ckpt_provider.write.cleanup import Cleaned
 
 

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State
-from airflow_ckpt_provider.checkpoint.reference import commit_facts, commit_word, pointers, reference, require_whole
+from airflow_ckpt_provider.checkpoint.reference import pointers, reference, require_whole
 from airflow_ckpt_provider.exceptions import BindingMismatchError, CheckpointMissingError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.lookup import OwnConnections, find_checkpoint, target_of
 from airflow_ckpt_provider.hooks.spark import spark_target
+from airflow_ckpt_provider.hooks.words import commit_facts, commit_word
 from airflow_ckpt_provider.operators.identity import origin_of
 from airflow_ckpt_provider.spark.checks.check import parse_checks
 from airflow_ckpt_provider.spark.checks.run import CheckRun
 from airflow_ckpt_provider.spark.jvm import Starting
 from airflow_ckpt_provider.spark.session import spark_session
+from airflow_ckpt_provider.tables.together import adds_only
 from airflow_ckpt_provider.write import groups
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
     from airflow_ckpt_provider.spark.checks.check import Check, CheckSpec
     from airflow_ckpt_provider.spark.checks.run import Outcome
-    from airflow_ckpt_provider.tables.protocol import Table
+    from airflow_ckpt_provider.tables.table import Table
     from airflow_ckpt_provider.write.staged_files import Look
 
 
@@ -137,7 +139,7 @@ class CheckpointCommitOperator(BaseOperator):
         table = target_of(checkpoints[0], found[0], self._own)
         for pointer, checkpoint in zip(found, checkpoints, strict=True):
             if isinstance(pointer, str):
-                self._require_told(checkpoint, table)
+                self._require_told(checkpoint)
         connections = [self._own.of(*pair) for pair in zip(checkpoints, found, strict=True)]
         spark_conn_id = self.spark_conn_id or connections[0].spark
         checks = parse_checks(self.checks)
@@ -150,7 +152,7 @@ class CheckpointCommitOperator(BaseOperator):
         references = [_committed(*facts) for facts in zip(settled, found, connections, strict=True)]
         return references if is_list else references[0]
 
-    def _require_told(self, checkpoint: Checkpoint, table: Table) -> None:
+    def _require_told(self, checkpoint: Checkpoint) -> None:
         """Refuse to remove rows of a table because the store says so, where no reference and no DAG does (I15).
 
         :raises BindingMismatchError: if the store names another mode than the DAG, or a removal that nobody else vouches for.
@@ -162,7 +164,7 @@ class CheckpointCommitOperator(BaseOperator):
                 f"mode={self.mode!r}. Correct the key or the mode; if both are right, the store was altered. Nothing was changed."
             )
         again = header.replaces is not None
-        told = not again and (self.mode is not None or table.adds_only([header]))
+        told = not again and (self.mode is not None or adds_only([header]))
         # What is signed was written by a stage, whoever else can write to the store; a recorded commit is looked for in the table.
         if told or checkpoint.store.signer is not None or checkpoint.committed() is not None:
             return

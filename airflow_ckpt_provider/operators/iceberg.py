@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
-from airflow_ckpt_provider.operators.modes import ICEBERG, parameters_in, parameters_of
+from airflow_ckpt_provider.hooks.tables import open_table
+from airflow_ckpt_provider.operators.modes import parameters_in, parameters_of
 from airflow_ckpt_provider.operators.stage import CheckpointedWriteOperator
-from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.tables.iceberg.format import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
     from airflow_ckpt_provider.sources import Source
+    from airflow_ckpt_provider.tables.table import Table
 
 Mode = Literal["create", "append", "overwrite", "overwrite_partitions", "upsert"]
 
@@ -67,7 +68,7 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
     """
 
     template_fields: Sequence[str] = (
-        "table", "source", "transform_version", "mode", *parameters_in(ICEBERG), "branch", "idempotence_key", "spark_conf",
+        "table", "source", "transform_version", "mode", *parameters_in(FORMAT), "branch", "idempotence_key", "spark_conf",
     )  # fmt: skip
     template_fields_renderers = {"spark_conf": "json", "table_properties": "json", "overwrite_parameters": "json"}  # noqa: RUF012 - Airflow's own attribute
 
@@ -135,8 +136,8 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
     def _table_conn_id(self) -> str:
         return self.iceberg_conn_id
 
-    def _target(self) -> IcebergTarget:
-        return IcebergTarget(iceberg_catalog(self.iceberg_conn_id), self.table, self.branch)
+    def _target(self) -> Table:
+        return open_table(FORMAT.name, self.table, self.branch, self.iceberg_conn_id)
 
     def _parameters(self) -> JsonObject:
-        return parameters_of(self, ICEBERG)
+        return parameters_of(self, FORMAT)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_ckpt_provider.exceptions import InvalidInputError
-from airflow_ckpt_provider.hooks.checkpoint import storage_options
-from airflow_ckpt_provider.operators.modes import LANCE, parameters_in, parameters_of, require_transform, require_usable
+from airflow_ckpt_provider.hooks.tables import open_table
+from airflow_ckpt_provider.operators.modes import parameters_in, parameters_of, require_transform, require_usable
 from airflow_ckpt_provider.operators.stage import CheckpointedWriteOperator
 from airflow_ckpt_provider.scan.lance import dataset_uri
 from airflow_ckpt_provider.sources.lance_rows import ROWS_PER_SPLIT, DatasetRows
 from airflow_ckpt_provider.spark.visibility import require_shared_dataset
-from airflow_ckpt_provider.tables.lance.table import LanceTarget
+from airflow_ckpt_provider.tables.lance.format import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
     from airflow_ckpt_provider.sources import Source
     from airflow_ckpt_provider.spark.session import SparkTarget
+    from airflow_ckpt_provider.tables.table import Table
 
 Mode = Literal["create", "append", "overwrite", "upsert", "add_columns"]
 
@@ -74,7 +75,7 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
     """
 
     template_fields: Sequence[str] = (
-        "uri", "source", "transform_version", "mode", *parameters_in(LANCE), "idempotence_key", "spark_conf",
+        "uri", "source", "transform_version", "mode", *parameters_in(FORMAT), "idempotence_key", "spark_conf",
     )  # fmt: skip
     template_fields_renderers = {"spark_conf": "json"}  # noqa: RUF012 - Airflow's own attribute
 
@@ -161,8 +162,8 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
     def _require_shared_table(self, target: SparkTarget) -> None:
         require_shared_dataset(dataset_uri(self.uri), target)
 
-    def _target(self) -> LanceTarget:
-        return LanceTarget(self.uri, storage_options(self.lance_conn_id))
+    def _target(self) -> Table:
+        return open_table(FORMAT.name, self.uri, "main", self.lance_conn_id or "")
 
     def _parameters(self) -> JsonObject:
-        return parameters_of(self, LANCE)
+        return parameters_of(self, FORMAT)

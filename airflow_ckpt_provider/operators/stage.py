@@ -12,12 +12,13 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.documents import Connections
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.checkpoint.reference import commit_facts, commit_word, reference
+from airflow_ckpt_provider.checkpoint.reference import reference
 from airflow_ckpt_provider.exceptions import EmptyInputError, InvalidInputError
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.sources import source_options
 from airflow_ckpt_provider.hooks.spark import spark_target
+from airflow_ckpt_provider.hooks.words import commit_facts, commit_word
 from airflow_ckpt_provider.operators.identity import default_key, instances_of, origin_of, restart_token
 from airflow_ckpt_provider.operators.modes import require_policies, require_usable, require_version
 from airflow_ckpt_provider.sources import Files
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.reference import Reference
     from airflow_ckpt_provider.sources import Source
     from airflow_ckpt_provider.spark.session import SparkTarget
-    from airflow_ckpt_provider.tables.protocol import Table
+    from airflow_ckpt_provider.tables.table import Table
     from airflow_ckpt_provider.write.attempt import Round
     from airflow_ckpt_provider.write.rounds import Progress
 

@@ -1,5 +1,6 @@
-"""Where rows land: the port of a table, and what the formats behind it have in common.
+"""Where rows land: the ports of a table, and what the formats behind them have in common.
 
-``protocol`` says what a table can do for a write. ``iceberg`` and ``lance`` do it, each with writers that stage files on executors
-and one commit that references them; neither imports the other. ``keys`` compares the keys of upserts for both.
+``table``, ``state``, ``mode``, ``storage`` and ``writer`` are what every format has, and ``format`` finds one by its name.
+``iceberg``, ``lance`` and ``staged`` do it, each with writers that stage files on executors and one commit that refers to them.
+None imports another. ``keys`` compares the keys of upserts for those that have them.
 """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.exceptions import NullInRequiredColumnError, SchemaMismatchError
 from airflow_ckpt_provider.tables.hidden import hidden_filled
+from airflow_ckpt_provider.tables.missing import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -49,6 +50,31 @@ def require_fit(have: pa.Schema, want: pa.Schema, table: str, names: dict[str, s
         raise SchemaMismatchError(
             f"The rows do not fit the table {table}:\n  " + "\n  ".join(lines) + "\nChange the transform, or the table's schema."
         )
+
+
+class Columns:
+    """The columns that the rows of a write have to fit.
+
+    :param table: name, for messages.
+    :param want: the schema that files are written with.
+    :param named: the same by the table's own column names, where those are others; ``want`` if None.
+    """
+
+    def __init__(self, table: str, want: pa.Schema, named: pa.Schema | None = None) -> None:
+        self._table = table
+        self._want = want
+        self._named = want if named is None else named
+
+    def require_fit(self, rows: pa.Schema) -> None:
+        """Refuse rows of this schema before any is read.
+
+        :raises SchemaMismatchError: listing every difference.
+        """
+        require_fit(rows, self._want, self._table, dict(zip(self._want.names, self._named.names, strict=True)))
+
+    def lacking_in(self, rows: pa.Schema) -> list[str]:
+        """Optional columns of the table that rows of this schema do not have, at every depth, such as ``address.zip``."""
+        return lacking(rows, self._named)
 
 
 class Conform:

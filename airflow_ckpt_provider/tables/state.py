@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from datetime import datetime
 
-    from airflow_ckpt_provider.checkpoint.documents import Group, Header, StagedFile
+    from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
+    from airflow_ckpt_provider.tables.fit import Columns
+    from airflow_ckpt_provider.tables.mode import Mode
+    from airflow_ckpt_provider.tables.storage import StagedStorage
     from airflow_ckpt_provider.tables.summary import Trace
 
 
@@ -76,6 +79,31 @@ class TableState(Protocol):
         """Whether this is certainly the table that was bound, and so the storage in which its writes were staged."""
         ...
 
+    @property
+    def columns(self) -> Columns:
+        """What the rows of a write that is bound to this table have to fit."""
+        ...
+
+    @property
+    def storage(self) -> StagedStorage:
+        """The staged files of writes, beside the table."""
+        ...
+
+    def mode(self, header: Header) -> Mode:
+        """The mode of a write, on this state.
+
+        :raises InvalidInputError: if the format has no such mode.
+        """
+        ...
+
+    def mark(self, reading: str) -> JsonObject | None:
+        """How far the last commit of a task that reads its source increment by increment has read it.
+
+        :param reading: who reads what.
+        :returns: None if there is none.
+        """
+        ...
+
     def find(self, group: Group, headers: Sequence[Header] = ()) -> Landed | None:
         """Look for the commit of ``group`` in the table's history (I1, I10).
 
@@ -99,26 +127,6 @@ class TableState(Protocol):
 
     def shows(self, landed: SealedWrite) -> bool:
         """Whether any file that a write has staged is in the table (I10)."""
-        ...
-
-    def require_own_files(self, writes: Sequence[SealedWrite]) -> None:
-        """Refuse to land, or to look at, what names files that its generation has not written for this table (I4, I15).
-
-        What is replaced is looked at, too.
-
-        :raises CorruptObjectError: naming one.
-        """
-        ...
-
-    def require_listed(self, writes: Sequence[SealedWrite]) -> None:
-        """Refuse to land manifests that do not list exactly the files which the records name (I4, I15).
-
-        :raises CorruptObjectError: naming a file.
-        """
-        ...
-
-    def lost(self, files: Sequence[StagedFile]) -> list[StagedFile]:
-        """Those of these staged files that are gone, or have another size (I5)."""
         ...
 
     def require_unchanged(self, commit: GroupCommit) -> None:

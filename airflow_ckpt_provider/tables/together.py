@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.tables.format import mode_type
+from airflow_ckpt_provider.tables.mode import Grouping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject
-
-
-class Landing(Protocol):
-    """What a mode says of itself."""
-
-    @property
-    def additive(self) -> bool:
-        """Whether commits of it leave each other's rows where they are."""
-        ...
-
-    @property
-    def together(self) -> bool:
-        """Whether several checkpoints can share a commit."""
-        ...
+    from airflow_ckpt_provider.checkpoint.documents import Header
 
 
-def require_together(headers: Sequence[Header], table: str, mode_of: Callable[[str, JsonObject], Landing]) -> None:
+def require_together(headers: Sequence[Header], table: str) -> None:
     """Refuse checkpoints that cannot land in one commit.
 
     :param table: name, for messages.
@@ -44,7 +32,7 @@ def require_together(headers: Sequence[Header], table: str, mode_of: Callable[[s
             f"{len(headers)} checkpoints cannot create one table, {table}: each has its own schema and identity. Create it with "
             "one stage that is not mapped, and let the mapped ones append."
         )
-    if len(headers) > 1 and not mode_of(first.mode, first.parameters).together:
+    if len(headers) > 1 and mode_type(first).grouping is Grouping.ALONE:
         raise InvalidInputError(
             f"{len(headers)} checkpoints of {table} with the mode {first.mode!r} cannot land in one commit: each may change the "
             "same files of the table. Use one stage and one commit task for each, one after the other."
@@ -69,6 +57,6 @@ def _require_readings_of_their_own(headers: Sequence[Header], table: str) -> Non
             )
 
 
-def adds_only(headers: Sequence[Header], mode_of: Callable[[str, JsonObject], Landing]) -> bool:
+def adds_only(headers: Sequence[Header]) -> bool:
     """Whether commits of these, one after the other, would leave each other's rows where they are."""
-    return all(mode_of(header.mode, header.parameters).additive for header in headers)
+    return all(mode_type(header).grouping is Grouping.FREE for header in headers)

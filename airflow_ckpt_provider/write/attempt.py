@@ -10,7 +10,7 @@ import os
 import time
 import uuid
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State, now, this_host
 from airflow_ckpt_provider.checkpoint.documents import READ, Attempt, part_of
@@ -18,6 +18,7 @@ from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
 from airflow_ckpt_provider.exceptions import SchemaMismatchError
 from airflow_ckpt_provider.sources.protocol import AccountingSource, ListableSource, ReplanningSource
+from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.tables.missing import MissingColumns
 from airflow_ckpt_provider.tables.own import reading_records
 from airflow_ckpt_provider.write import groups
@@ -35,8 +36,14 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Commit, Plan, Seal, Split, Staged, StagedFile
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.sources.protocol import Source
-    from airflow_ckpt_provider.tables.protocol import Table
+    from airflow_ckpt_provider.tables.mode import Mode
+    from airflow_ckpt_provider.tables.state import TableState
+    from airflow_ckpt_provider.tables.storage import StagedStorage
+    from airflow_ckpt_provider.tables.table import Table
     from airflow_ckpt_provider.write.request import WriteRequest
+
+
+T = TypeVar("T")
 
 
 class Round(NamedTuple):
@@ -85,6 +92,21 @@ class WriteAttempt:
         #: Number of splits of earlier attempts whose files were lost, so that they are staged once more.
         self.lost = 0
         self._write = StagedWrite(self.checkpoint, self._require_own)
+        self._round_storage: StagedStorage | None = None
+
+    @property
+    def _mode(self) -> type[Mode]:
+        return mode_type(self.checkpoint.header)
+
+    def _look(self, look: Callable[[TableState], T]) -> T:
+        """What ``look`` finds in the table as it is now."""
+        return look_at(self._table, self.checkpoint.header.table, look)
+
+    def _storage(self) -> StagedStorage:
+        """The table's storage, as it was when this round began."""
+        if self._round_storage is None:
+            self._round_storage = self._look(lambda state: state.storage)
+        return self._round_storage
 
     @property
     def source(self) -> Source:
@@ -100,10 +122,11 @@ class WriteAttempt:
 
     def _check_fit(self, rows: pa.Schema) -> None:
         """Refuse rows of this schema, and remember what they lack."""
-        header, allowed = self.checkpoint.header, self._allowed
-        self._table.check_fit(rows, header.table)
+        allowed = self._allowed
+        columns = self._look(lambda state: state.columns)
+        columns.require_fit(rows)
         if allowed is not None:
-            missing = self._table.lacks(rows, header.table)
+            missing = columns.lacking_in(rows)
             allowed.require(missing)
             self.missing.update(missing)
 
@@ -111,7 +134,7 @@ class WriteAttempt:
     def _allowed(self) -> MissingColumns | None:
         """Which columns the rows may lack; None if the mode writes no whole rows."""
         header = self.checkpoint.header
-        placing = self._table.placing(header)
+        placing = self._look(lambda state: state.mode(header).placing(header))
         if placing is None:
             return None
         keys = part_of(header.parameters.get("upsert_keys", ()), tuple[str, ...])
@@ -141,6 +164,7 @@ class WriteAttempt:
         :raises InputChangedError: if the input of a missing split changed (I6).
         """
         write, sealed = self._write, self.checkpoint.sealed()
+        self._round_storage = None
         if sealed is not None and not sealed.provisional and self._is_whole(sealed):
             return None
         if write.plans:
@@ -155,7 +179,8 @@ class WriteAttempt:
             reads = bool(missing) and all(split.task == READ for split in missing)
             # While the source is read, and right after this attempt has looked, the table has nothing new to say.
             stands = reads or (bool(missing) and write.plan is self._own_plan)
-            wanted = write.plan if stands else self._table.plan(write)
+            stands = stands or not self._mode.provisional
+            wanted = write.plan if stands else self._look(lambda state: state.mode(write.header).plan(write))
             stands = wanted.splits == write.plan.splits
             complete = stands and not missing
             if complete and sealed is not None and sealed.round == len(write.plans) and self._is_whole(sealed):
@@ -180,7 +205,7 @@ class WriteAttempt:
     def _require_own(self, write: StagedWrite, records: Sequence[Staged]) -> None:
         """Refuse records that name files which this generation has not written (I15)."""
         with reading_records(write.header):
-            self._table.require_own_records(write, records)
+            self._storage().require_own_records(write, records)
 
     def _pin_first(self) -> None:
         """Plan the source and pin the plan, after the checks that can be made before Spark starts."""
@@ -190,21 +215,23 @@ class WriteAttempt:
             schema = request.source.schema(plan, request.options)
             if schema is not None:
                 self._check_fit(schema)
-        plan = self._table.first(self._write, plan, lambda: self._source_plan.required_schema(header.replaces))
-        self._has_own_round = self._write.pin(plan) is plan
+        first = self._look(
+            lambda state: state.mode(header).first(self._write, plan, lambda: self._source_plan.required_schema(header.replaces))
+        )
+        self._has_own_round = self._write.pin(first) is first
 
     def _is_whole(self, sealed: Seal) -> bool:
         """Whether all files are there that a commit of this seal needs; looked at once."""
         if self._whole is None:
             one = SealedWrite(self.checkpoint, sealed)
-            self._whole = not self._gone(lambda: self._table.needed_to_commit(one))
+            self._whole = not self._gone(lambda: self._storage().needed_to_commit(one))
         return self._whole
 
     def _gone(self, named: Callable[[], list[StagedFile]]) -> set[StagedFile]:
         """Those of the staged files that are gone or damaged."""
         start = time.monotonic()
         files = named()
-        gone = set(look_at(self._table, self.checkpoint.header.table, lambda state: state.lost(files))) if files else set()
+        gone = set(self._storage().lost(files)) if files else set()
         self.looks.append(Look(len(files), time.monotonic() - start))
         return gone
 
@@ -216,11 +243,11 @@ class WriteAttempt:
         if self._looked:
             return False
         self._looked = True
-        table, write = self._table, self._write
+        write = self._write
         # The splits that the source reads are not among those of the later rounds of a write that computes from them.
         wanted = {split.id for plan in (write.plan, write.reading) for split in plan.splits}
         records = write.records(sorted(wanted & self._recovered))
-        files = [(record.split, file) for record in records for file in table.named_in(record)]
+        files = [(record.split, file) for record in records for file in self._storage().named_in(record)]
         gone = self._gone(lambda: [file for _, file in files])
         lost = {split for split, file in files if file in gone}
         # What lists the files of a seal may be gone though no split lost one: it is sealed again.
@@ -229,7 +256,7 @@ class WriteAttempt:
             return False
         if self._landed_meanwhile():
             return False
-        planned = by_table = table.staged_anew(write, lost)
+        planned = by_table = self._mode.staged_anew(write, lost)
         source = self._request.source
         if isinstance(source, ReplanningSource):
             planned = source.staged_anew(planned, write.staged_ids() - lost, len(write.plans) + 1, self._id)
@@ -265,13 +292,13 @@ class WriteAttempt:
             attempt_id=self._id,
             reader=self._request.source.reader(self._request.options),
             transform=self._request.transform,
-            writer=self._table.writer(self._write),
+            writer=self._look(lambda state: state.mode(self.checkpoint.header).writer(self._write)),
             missing=self._allowed,
         )
 
     def seal(self) -> Seal:
         """Close the checkpoint, once there is no further round. One that has landed keeps the seal that it landed with."""
-        checkpoint, table, write = self.checkpoint, self._table, self._write
+        checkpoint, write = self.checkpoint, self._write
         sealed, again = checkpoint.sealed(), self._whole is False
         if sealed is not None and (
             not (sealed.provisional or again) or sealed.round >= len(write.plans) or self._landed_meanwhile()
@@ -281,13 +308,12 @@ class WriteAttempt:
         records = write.records([split.id for split in write.plan.splits])
         self._require_columns(records)
         manifests = [record.manifest for record in records if record.manifest is not None]
-        if table.writes_manifests(manifests):
+        storage = self._storage()
+        if storage.writes_manifests(manifests):
             self._begin("none", 0)
         stem = checkpoint.paths.file_stem("merged", f"{self._id}.0")
-        merged = table.merged_manifests(write, manifests, stem)
-        return checkpoint.seal(
-            records, merged, number=len(write.plans), provisional=table.provisional(checkpoint.header), again=again
-        )
+        merged = storage.merged_manifests(write, manifests, stem)
+        return checkpoint.seal(records, merged, number=len(write.plans), provisional=self._mode.provisional, again=again)
 
     def _require_columns(self, records: Sequence[Staged]) -> None:
         """Note which columns the rows lack that are about to be sealed.

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from airflow_ckpt_provider.checkpoint.documents import Commit, TableBinding
-    from airflow_ckpt_provider.tables.protocol import Table
     from airflow_ckpt_provider.tables.summary import Trace
+    from airflow_ckpt_provider.tables.table import Table
     from airflow_ckpt_provider.tables.written_files import WrittenFiles
 
 
@@ -101,7 +101,7 @@ def _cleaned(checkpoint: Checkpoint, table: Table, known: set[Trace], listings: 
         return Cleaned(checkpoint.header.generation, state, left=left)
     landed = SealedWrite(checkpoint) if commit is not None else None
     files = table.orphans(StagedWrite(checkpoint), landed, listings.of(table, checkpoint.header.table))
-    table.remove(checkpoint.header, files)
+    table.remove(checkpoint.header.table, files)
     return Cleaned(checkpoint.header.generation, state, len(files), sum(file.bytes for file in files))
 
 

@@ -21,12 +21,13 @@ from airflow_ckpt_provider.exceptions import (
     TerminalError,
     first_line,
 )
+from airflow_ckpt_provider.tables.format import format_of
 from airflow_ckpt_provider.tables.state import Landed
 from airflow_ckpt_provider.write.looks import look_at
 
 if TYPE_CHECKING:
-    from airflow_ckpt_provider.tables.protocol import Table
     from airflow_ckpt_provider.tables.state import GroupCommit, TableState
+    from airflow_ckpt_provider.tables.table import Table
     from airflow_ckpt_provider.write.conflict_checks import ConflictChecks
 
 #: How long one call keeps trying, in seconds, and the waits between its tries.
@@ -58,7 +59,7 @@ def land(table: Table, commit: GroupCommit, checks: ConflictChecks, state: Table
             return outcome
         state = None
         wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(tries, 8)) * random.uniform(0.3, 1.0)  # noqa: S311
-        advice = table.refusal(outcome)
+        advice = format_of(table.format).refusal(outcome)
         if advice is not None or time.monotonic() + wait > end:
             break
         time.sleep(wait)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_ckpt_provider.checkpoint.documents import Group, Header
-    from airflow_ckpt_provider.tables.protocol import Table
     from airflow_ckpt_provider.tables.state import Landed, TableState
+    from airflow_ckpt_provider.tables.table import Table
     from airflow_ckpt_provider.write.staged_files import StagedFileCheck
 
 

@@ -21,8 +21,8 @@ from airflow_ckpt_provider.write.looks import look_at
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Commit, TableBinding
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-    from airflow_ckpt_provider.tables.protocol import Table
     from airflow_ckpt_provider.tables.state import TableState
+    from airflow_ckpt_provider.tables.table import Table
     from airflow_ckpt_provider.write.request import SourcePlan, WriteRequest
 
 _log = logging.getLogger(__name__)
@@ -70,7 +70,8 @@ class Generations:
         if committed is not None and (restart or not changes or request.on_change == "restart"):
             self._require_replaceable(latest, wanted)
             groups.verify(latest, committed, self._table)
-            self._table.require_replaceable(SealedWrite(latest))
+            landed = SealedWrite(latest)
+            look_at(self._table, latest.header.table, lambda state: state.mode(latest.header).require_replaceable(landed))
             return self._create_after(latest, replaces=latest.header.generation)
         if changes and request.on_change == "restart":
             self._require_heir(latest)
@@ -80,7 +81,7 @@ class Generations:
         self._table.require_creation(latest.header.table, request.parameters)
         again = self._looks_again(latest)
         if not again and latest.header.table.creation is not None and latest.group() is None:
-            self._table.require_creatable(latest.header.table)
+            look_at(self._table, latest.header.table, lambda _: None)
         return self._create_after(latest) if again else latest
 
     def _landed(self, latest: Checkpoint) -> Commit | None:

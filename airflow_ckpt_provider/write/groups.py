@@ -24,8 +24,10 @@ from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
     RolledBackError,
 )
+from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.tables.own import reading_records
 from airflow_ckpt_provider.tables.state import GroupCommit, Landed
+from airflow_ckpt_provider.tables.together import adds_only, require_together
 from airflow_ckpt_provider.write.commit_loop import land
 from airflow_ckpt_provider.write.conflict_checks import ConflictChecks, require_nothing_earlier
 from airflow_ckpt_provider.write.looks import look_at
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Seal
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-    from airflow_ckpt_provider.tables.protocol import Table
     from airflow_ckpt_provider.tables.state import TableState
+    from airflow_ckpt_provider.tables.table import Table
     from airflow_ckpt_provider.write.staged_files import Told
 
 
@@ -119,7 +121,8 @@ def settle_nothing(checkpoint: Checkpoint, table: Table) -> bool:
     group = group_of(checkpoint)
     if group is None:
         return False
-    if not table.changes_nothing([SealedWrite(_opened(checkpoint.store, member)) for member in group.members]):
+    members = [SealedWrite(_opened(checkpoint.store, member)) for member in group.members]
+    if not mode_type(checkpoint.header).changes_nothing(members):
         return False
     _settle(group, SealedWrite(checkpoint), table, _Audited(None, lambda _: None))
     return True
@@ -137,7 +140,7 @@ def commit(
     :raises DiscardedError: if one of them was discarded.
     :raises InvalidInputError: if they belong to different tables or branches.
     """
-    table.require_together([checkpoint.header for checkpoint in checkpoints])
+    require_together([checkpoint.header for checkpoint in checkpoints], table.identifier)
     _require_one_table(checkpoints)
     known = {checkpoint.member: checkpoint for checkpoint in checkpoints}
     store = checkpoints[0].store
@@ -279,7 +282,7 @@ def _settle(
         for write in writes:
             write.require_agreeing()
         audited.look(writes)
-        if table.changes_nothing(writes):
+        if mode_type(writes[0].header).changes_nothing(writes):
             require_nothing_earlier(checkpoints, table)
             outcome = Landed(None, now(), landed_now=False)
         else:
@@ -301,7 +304,7 @@ def _require_own_files(writes: Sequence[SealedWrite], table: Table, state: Table
     # What the looks go by is read beforehand, of all members at a time.
     writes[0].checkpoint.store.each(lambda write: (write.names, write.staged), writes)
     with reading_records(writes[0].header):
-        look_at(table, writes[0].header.table, lambda now: now.require_own_files(writes), state)
+        look_at(table, writes[0].header.table, lambda now: now.storage.require_own_files(writes), state)
 
 
 def _land(commit: GroupCommit, table: Table, state: TableState | None, looked: Told) -> Landed:
@@ -310,7 +313,7 @@ def _land(commit: GroupCommit, table: Table, state: TableState | None, looked: T
 
     def look(now: TableState) -> None:
         files.require(now)
-        now.require_listed(commit.writes)
+        now.storage.require_listed(commit.writes)
 
     look_at(table, commit.first.table, look, state)
     return land(table, commit, ConflictChecks([write.checkpoint for write in commit.writes], files), state)
@@ -324,7 +327,7 @@ def _record(write: SealedWrite, group: Group, outcome: Landed) -> Commit:
 
 def _require_one_snapshot(checkpoints: Sequence[Checkpoint], table: Table) -> None:
     """Refuse to land one after the other what has to land together: the later snapshot would remove the rows of the earlier."""
-    if len(checkpoints) == 1 or table.adds_only([checkpoint.header for checkpoint in checkpoints]):
+    if len(checkpoints) == 1 or adds_only([checkpoint.header for checkpoint in checkpoints]):
         return
     bound = {checkpoint.member: group_of(checkpoint) for checkpoint in checkpoints}
     if len({group.id if group else None for group in bound.values()}) == 1:

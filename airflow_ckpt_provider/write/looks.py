@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_ckpt_provider.checkpoint.documents import TableBinding
-    from airflow_ckpt_provider.tables.protocol import Table
     from airflow_ckpt_provider.tables.state import TableState
+    from airflow_ckpt_provider.tables.table import Table
 
 T = TypeVar("T")
 
 
-def look_at(table: Table, binding: TableBinding, look: Callable[[TableState], T], state: TableState | None = None) -> T:
+def look_at(table: Table, binding: TableBinding | None, look: Callable[[TableState], T], state: TableState | None = None) -> T:
     """What ``look`` finds in the table as it is now.
 
-    :param binding: which table it must be.
+    :param binding: which table it must be; whichever has the name, if None.
     :param look: asks a state; it may change the table only after all that could raise ``StaleStateError``.
     :param state: of the table, for the first look, if it was loaded a moment ago.
     :raises StaleStateError: if the table was changed at each look.

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.exceptions import EmptyInputError
+from airflow_ckpt_provider.exceptions import EmptyInputError, NotSupportedYetError
 from airflow_ckpt_provider.sources.protocol import IncrementalSource, ListableSource
+from airflow_ckpt_provider.tables.format import format_of
 from airflow_ckpt_provider.tables.marks import reading_of
+from airflow_ckpt_provider.write.looks import look_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.sources.protocol import Source
     from airflow_ckpt_provider.sources.transform import Transform
     from airflow_ckpt_provider.tables.missing import WhenMissing
-    from airflow_ckpt_provider.tables.protocol import Table
+    from airflow_ckpt_provider.tables.table import Table
 
 OnChange = Literal["fail", "restart"]
 OnRerun = Literal["reuse", "replace"]
@@ -133,9 +135,22 @@ class SourcePlan:
             # The same increment again: what came after it belongs to later commits.
             return replaced
         reading = reading_of(request.origin, source.reading)
-        mark = self._table.mark(reading, request.mode)
+        mark = self._mark(reading)
         plan = source.plan_since(request.options, mark)
         return msgspec.structs.replace(plan, inputs=plan.inputs | {"reading": reading})
+
+    def _mark(self, reading: str) -> JsonObject | None:
+        """How far the task has read; None of a table that is to be created.
+
+        :raises NotSupportedYetError: if the mode writes no increments.
+        """
+        mode, table = self._request.mode, self._table
+        if not format_of(table.format).mode(mode, self._request.parameters).takes_increments:
+            raise NotSupportedYetError(
+                f"mode={mode!r} with a source of since='last_commit' is not supported for {table.identifier}: there is no table "
+                "yet in which it could be noted that the task has begun to read. Create it first and use mode='append'."
+            )
+        return None if mode == "create" else look_at(table, None, lambda state: state.mark(reading))
 
     def _samples(self, plan: Plan) -> Iterator[Iterable[pa.RecordBatch]]:
         request = self._request

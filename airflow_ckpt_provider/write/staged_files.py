@@ -16,14 +16,15 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from airflow_ckpt_provider.exceptions import StagedFileMissingError
+from airflow_ckpt_provider.tables.format import format_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_ckpt_provider.checkpoint.documents import Header, StagedFile
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
-    from airflow_ckpt_provider.tables.protocol import Table
     from airflow_ckpt_provider.tables.state import TableState
+    from airflow_ckpt_provider.tables.table import Table
 
 #: Seconds from which on a look is long.
 _LONG_S = 1.0
@@ -70,8 +71,8 @@ class StagedFileCheck:
         :raises StagedFileMissingError: naming what is gone.
         """
         start = time.monotonic()
-        files = [(write.header, file) for write in self._writes for file in self._table.needed_to_commit(write)]
-        gone = set(state.lost([file for _, file in files]))
+        files = [(write.header, file) for write in self._writes for file in state.storage.needed_to_commit(write)]
+        gone = set(state.storage.lost([file for _, file in files]))
         end = time.monotonic()
         self._repeat_at = end + max(_AGAIN_S, _AGAIN_TIMES * (end - start))
         self._told(Look(len(files), end - start))
@@ -90,9 +91,10 @@ def missing_error(gone: Sequence[tuple[Header, StagedFile]], total: int, table: 
     :param gone: with the headers of those whose files they are.
     :param total: number of the files that were looked at.
     """
+    advice = format_of(table.format).what_deletes
     tasks = sorted({header.origin.task_id for header, _ in gone})
     return StagedFileMissingError(
         f"{len(gone)} of {total} staged files of {table.identifier} are gone or damaged, for instance {gone[0][1].path}. Nothing "
-        f"was committed. {table.what_deletes} Clear the stage ({', '.join(map(repr, tasks))}): it stages anew what is missing, and "
+        f"was committed. {advice} Clear the stage ({', '.join(map(repr, tasks))}): it stages anew what is missing, and "
         "nothing else. Then clear the commit."
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.sources.protocol import Reader
     from airflow_ckpt_provider.sources.transform import Transform
     from airflow_ckpt_provider.tables.missing import MissingColumns
-    from airflow_ckpt_provider.tables.protocol import Writer, Written
+    from airflow_ckpt_provider.tables.writer import Writer, Written
 
 
 @dataclass(frozen=True)

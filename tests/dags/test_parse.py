@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 
@@ -12,6 +14,8 @@ from airflow_ckpt_provider.operators.iceberg import CheckpointedIcebergWriteOper
 from airflow_ckpt_provider.operators.lance import CheckpointedLanceWriteOperator
 from airflow_ckpt_provider.sensors.checkpoint import CheckpointSensor
 from airflow_ckpt_provider.sources import Files, LanceDataset, SparkDataFrame
+from airflow_ckpt_provider.tables.format import format_of
+from airflow_ckpt_provider.tables.parameters import description_of, fields_of
 
 
 def stage(**changes):
@@ -38,6 +42,21 @@ def test_every_mode_is_taken_with_its_parameters():
     stage(mode="overwrite_partitions", branch="audit", evolve_schema=True, on_rerun="replace")
     stage(mode="upsert", upsert_keys="id", when_matched="ignore")
     stage(mode="{{ params.mode }}", upsert_keys=["id"])
+
+
+@pytest.mark.parametrize(
+    ("operator", "name"), [(CheckpointedIcebergWriteOperator, "iceberg"), (CheckpointedLanceWriteOperator, "lance")]
+)
+def test_what_the_modes_of_a_format_take_are_arguments_of_its_operator(operator, name):
+    modes = format_of(name).parameters
+    arguments = inspect.signature(operator.__init__).parameters
+    assert set(modes) == set(get_args(sys.modules[operator.__module__].Mode))
+    for kind in modes.values():
+        for parameter, field in fields_of(kind).items():
+            assert arguments[parameter].default is None, parameter
+            assert parameter in operator.template_fields
+            assert f":param {parameter}: " in operator.__doc__
+            assert description_of(field), f"{parameter} does not say what it is"
 
 
 @pytest.mark.parametrize(

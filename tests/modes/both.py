@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from datetime import timedelta
 
+import duckdb
 import lance
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from crash import maintenance
 from pyiceberg.types import LongType
@@ -16,6 +19,7 @@ from support.lance_world import LanceWorld
 from support.world import World, rows
 
 from airflow_ckpt_provider.sources import IcebergTable, LanceDataset
+from airflow_ckpt_provider.tables.staged.format import RowsTarget
 
 BEFORE = range(1_000_000, 1_000_005)
 
@@ -124,6 +128,61 @@ class Lance(LanceWorld):
     @property
     def source_options(self) -> dict[str, str]:
         return {}
+
+
+class StagedRows(World):
+    """A folder of rows, in the same words, as far as rows are only added."""
+
+    @property
+    def place(self):
+        return self.root / "rows"
+
+    def target(self, name: str = "", catalog: object = None) -> RowsTarget:
+        return RowsTarget(str(self.place))
+
+    def make(self, ids=BEFORE, schema=None) -> None:
+        self.target().make(schema or rows(0, 0).schema)
+        if ids:
+            self.add(ids)
+
+    def drop(self) -> None:
+        shutil.rmtree(self.place)
+
+    @property
+    def there(self) -> bool:
+        return (self.place / "table.json").exists()
+
+    @property
+    def _commits(self) -> list[dict]:
+        return [json.loads(path.read_text()) for path in (self.place / "commits").glob("*.json")]
+
+    def read(self) -> list[dict]:
+        """By a reader that knows where commits are, and nothing else."""
+        listed = [path.removeprefix("file://") for commit in self._commits for path, _ in commit["files"]]
+        found = duckdb.sql("SELECT * FROM read_parquet($files) ORDER BY id", params={"files": listed}).to_arrow_table()
+        return found.to_pylist()
+
+    def commits(self) -> int:
+        return len(self._commits)
+
+    def add(self, ids=FOREIGN) -> None:
+        """A writer that knows what a commit is, and nothing of checkpoints."""
+        file = self.place / "data" / f"foreign-{ids.start}.parquet"
+        file.parent.mkdir(exist_ok=True)
+        pq.write_table(rows(ids.start, len(ids)), file)
+        files = [[f"file://{file}", file.stat().st_size]]
+        facts = {"identity": "", "keys": [], "committed_at": "2026-01-01T00:00:00Z", "rows": len(ids), "files": files}
+        (self.place / "commits").mkdir(exist_ok=True)
+        (self.place / "commits" / f"{ids.start}.json").write_text(json.dumps(facts))
+
+    def compact(self) -> None:
+        """Nobody does."""
+
+    def files_on_disk(self) -> set[str]:
+        return {str(path) for path in (self.place / "data").glob("ckpt-*")}
+
+    def referenced_files(self, name: str = "") -> set[str]:
+        return {path.removeprefix("file://") for commit in self._commits for path, _ in commit["files"]}
 
 
 class StableLance(Lance):

@@ -28,6 +28,7 @@ from modes.both import (
     UPSERT,
     Iceberg,
     Lance,
+    StagedRows,
     kinds,
     marked,
     marked_even,
@@ -59,12 +60,29 @@ from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
 from airflow_ckpt_provider.write import groups
 
 
+def without_a_table(kind, root):
+    world = kind(root)
+    world.put_files()
+    return world
+
+
 @pytest.fixture(params=[Iceberg, Lance], ids=["iceberg", "lance"])
 def empty(request, tmp_path):
     """A world with four input files, and no table."""
-    world = request.param(tmp_path)
-    world.put_files()
-    return world
+    return without_a_table(request.param, tmp_path)
+
+
+@pytest.fixture(params=[Iceberg, Lance, StagedRows], ids=["iceberg", "lance", "staged rows"])
+def empty_of_any(request, tmp_path):
+    """The same of every format there is, those to which rows can only be added included."""
+    return without_a_table(request.param, tmp_path)
+
+
+@pytest.fixture
+def any_world(empty_of_any):
+    """The same, with a table in which somebody's rows are."""
+    empty_of_any.make()
+    return empty_of_any
 
 
 @pytest.fixture
@@ -83,15 +101,15 @@ def mapped(world, index, **changes):
 # -- how rows land ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_append_adds_its_rows_in_one_commit(world):
-    attempt = world.stage()
-    assert world.read() == of(BEFORE)
-    assert world.commits() == COMMITS_BEFORE
-    (settled,) = world.commit(attempt)
+def test_an_append_adds_its_rows_in_one_commit(any_world):
+    attempt = any_world.stage()
+    assert any_world.read() == of(BEFORE)
+    assert any_world.commits() == COMMITS_BEFORE
+    (settled,) = any_world.commit(attempt)
     assert settled.landed_now
-    assert world.read() == of(ALL, BEFORE)
-    assert world.commits() == COMMITS_BEFORE + 1
-    assert world.referenced_files() >= world.files_on_disk()
+    assert any_world.read() == of(ALL, BEFORE)
+    assert any_world.commits() == COMMITS_BEFORE + 1
+    assert any_world.referenced_files() >= any_world.files_on_disk()
 
 
 def test_a_create_makes_the_table_and_its_rows_in_one_commit_and_not_before(empty):
@@ -153,14 +171,14 @@ def test_an_overwrite_replaces_all_rows_also_those_that_came_meanwhile(world):
     assert world.commits() == COMMITS_BEFORE + 2
 
 
-def test_rows_that_others_add_between_stage_and_commit_stay(world):
-    attempt = world.stage()
-    world.add()
-    world.commit(attempt)
-    assert world.read() == of(ALL, BEFORE, FOREIGN)
-    world.compact()
-    assert not world.commit(attempt)[0].landed_now
-    assert world.read() == of(ALL, BEFORE, FOREIGN)
+def test_rows_that_others_add_between_stage_and_commit_stay(any_world):
+    attempt = any_world.stage()
+    any_world.add()
+    any_world.commit(attempt)
+    assert any_world.read() == of(ALL, BEFORE, FOREIGN)
+    any_world.compact()
+    assert not any_world.commit(attempt)[0].landed_now
+    assert any_world.read() == of(ALL, BEFORE, FOREIGN)
 
 
 @pytest.mark.parametrize("has_rows", [True, False], ids=["into rows", "into an empty table"])
@@ -333,12 +351,12 @@ def test_writes_that_each_need_another_column_all_land(world):
 # -- nothing to write ------------------------------------------------------------------------------------------------------
 
 
-def test_without_rows_an_append_lands_without_a_commit(world):
-    (settled,) = world.commit(world.stage(world.request(transform=nothing)))
+def test_without_rows_an_append_lands_without_a_commit(any_world):
+    (settled,) = any_world.commit(any_world.stage(any_world.request(transform=nothing)))
     assert settled.commit.snapshot_id is None
-    assert world.read() == of(BEFORE)
-    assert world.commits() == COMMITS_BEFORE
-    assert not world.commit(world.stage(world.request(transform=nothing)))[0].landed_now
+    assert any_world.read() == of(BEFORE)
+    assert any_world.commits() == COMMITS_BEFORE
+    assert not any_world.commit(any_world.stage(any_world.request(transform=nothing)))[0].landed_now
 
 
 @pytest.mark.parametrize("files", [0, 2])
@@ -356,17 +374,17 @@ def test_without_rows_an_overwrite_empties_the_table_once(world, files):
 # -- once ------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_retry_recovers_what_is_staged_and_writes_only_the_rest(world):
-    world.stage(splits=3)
-    before = {path: stat(path) for path in world.files_on_disk()}
-    again = world.stage()
+def test_a_retry_recovers_what_is_staged_and_writes_only_the_rest(any_world):
+    any_world.stage(splits=3)
+    before = {path: stat(path) for path in any_world.files_on_disk()}
+    again = any_world.stage()
     assert again.recovered(again.checkpoint.sealed()) == 3
     data = {path for path in before if path.endswith((".parquet", ".lance"))}
     assert len(data) == 3
     assert {path: stat(path) for path in data} == {path: before[path] for path in data}
-    assert len([path for path in world.files_on_disk() if path.endswith((".parquet", ".lance"))]) == 4
-    world.commit(again)
-    assert world.read() == of(ALL, BEFORE)
+    assert len([path for path in any_world.files_on_disk() if path.endswith((".parquet", ".lance"))]) == 4
+    any_world.commit(again)
+    assert any_world.read() == of(ALL, BEFORE)
 
 
 def stat(path):
@@ -374,7 +392,11 @@ def stat(path):
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-@pytest.mark.parametrize("mode", ["append", "overwrite", "create"])
+@pytest.mark.parametrize(
+    ("empty", "mode"),
+    [(kind, mode) for kind in (Iceberg, Lance) for mode in ("append", "overwrite", "create")] + [(StagedRows, "append")],
+    indirect=["empty"],
+)
 @pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "record lost"])
 def test_a_repeated_commit_finds_the_first(empty, mode, recorded):
     if mode != "create":
@@ -392,21 +414,21 @@ def test_a_repeated_commit_finds_the_first(empty, mode, recorded):
     assert (empty.commits(), empty.read()) == (landed, read)
 
 
-def test_another_key_writes_again(world):
+def test_another_key_writes_again(any_world):
     for key in ("monday", "tuesday"):
-        world.commit(world.stage(world.request(key)))
-    assert world.read() == sorted(of(ALL, ALL, BEFORE), key=lambda row: row["id"])
-    assert world.commits() == COMMITS_BEFORE + 2
+        any_world.commit(any_world.stage(any_world.request(key)))
+    assert any_world.read() == sorted(of(ALL, ALL, BEFORE), key=lambda row: row["id"])
+    assert any_world.commits() == COMMITS_BEFORE + 2
 
 
-def test_mapped_keys_land_in_one_commit(world):
-    attempts = [world.stage(mapped(world, index)) for index in range(4)]
-    settled = world.commit(*attempts)
+def test_mapped_keys_land_in_one_commit(any_world):
+    attempts = [any_world.stage(mapped(any_world, index)) for index in range(4)]
+    settled = any_world.commit(*attempts)
     assert len({one.commit.snapshot_id for one in settled}) == 1
-    assert world.read() == of(ALL, BEFORE)
-    assert world.commits() == COMMITS_BEFORE + 1
-    assert not any(one.landed_now for one in world.commit(*attempts))
-    assert world.commits() == COMMITS_BEFORE + 1
+    assert any_world.read() == of(ALL, BEFORE)
+    assert any_world.commits() == COMMITS_BEFORE + 1
+    assert not any(one.landed_now for one in any_world.commit(*attempts))
+    assert any_world.commits() == COMMITS_BEFORE + 1
 
 
 def test_mapped_keys_overwrite_together_also_if_one_has_no_rows(world):
@@ -492,18 +514,18 @@ def test_a_replacement_of_what_compaction_has_rewritten_is_refused(world):
     assert world.read() == of(ALL, BEFORE)
 
 
-def test_a_restart_stages_anew_and_the_discarded_generation_never_lands(world):
-    first = world.stage()
-    second = world.stage(world.request(transform=only_even, restart_token="now"))
+def test_a_restart_stages_anew_and_the_discarded_generation_never_lands(any_world):
+    first = any_world.stage()
+    second = any_world.stage(any_world.request(transform=only_even, restart_token="now"))
     assert second.checkpoint.header.generation == 2
     with pytest.raises(DiscardedError):
-        world.commit(first)
-    assert world.read() == of(BEFORE)
-    world.commit(second)
+        any_world.commit(first)
+    assert any_world.read() == of(BEFORE)
+    any_world.commit(second)
     with pytest.raises(DiscardedError):
-        world.commit(first)
-    assert world.read() == [row for row in of(ALL) if row["id"] % 2 == 0] + of(BEFORE)
-    assert world.commits() == COMMITS_BEFORE + 1
+        any_world.commit(first)
+    assert any_world.read() == [row for row in of(ALL) if row["id"] % 2 == 0] + of(BEFORE)
+    assert any_world.commits() == COMMITS_BEFORE + 1
 
 
 def test_another_write_under_the_same_key_is_refused(world):
@@ -516,7 +538,11 @@ def test_another_write_under_the_same_key_is_refused(world):
 # -- the table is another one ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
+@pytest.mark.parametrize(
+    ("empty", "mode"),
+    [(kind, mode) for kind in (Iceberg, Lance) for mode in ("append", "overwrite")] + [(StagedRows, "append")],
+    indirect=["empty"],
+)
 @pytest.mark.parametrize("anew", [True, False], ids=["made anew", "gone"])
 def test_a_table_that_was_removed_after_the_stage_gets_no_rows(world, mode, anew):
     attempt = world.stage(world.request(mode=mode))
@@ -529,28 +555,30 @@ def test_a_table_that_was_removed_after_the_stage_gets_no_rows(world, mode, anew
     assert not anew or world.read() == of(BEFORE)
 
 
-def test_a_table_that_is_not_there_is_refused_before_anything_is_stored(empty):
+def test_a_table_that_is_not_there_is_refused_before_anything_is_stored(empty_of_any):
     with pytest.raises(TableMissingError):
-        empty.stage()
-    assert list((empty.root / "store").rglob("*.json")) == []
+        empty_of_any.stage()
+    assert list((empty_of_any.root / "store").rglob("*.json")) == []
 
 
 # -- rows that do not fit --------------------------------------------------------------------------------------------------
 
 
-def test_columns_that_do_not_fit_are_refused_before_anything_is_staged(world):
-    pq.write_table(rows(0, 3).append_column("extra", pa.array([1, 2, 3])), world.input / "0.parquet")
+def test_columns_that_do_not_fit_are_refused_before_anything_is_staged(any_world):
+    pq.write_table(rows(0, 3).append_column("extra", pa.array([1, 2, 3])), any_world.input / "0.parquet")
     with pytest.raises(SchemaMismatchError, match="column 'extra' is not in the table"):
-        world.stage()
-    assert world.files_on_disk() == set()
+        any_world.stage()
+    assert any_world.files_on_disk() == set()
 
 
-@pytest.mark.parametrize("kind", [Iceberg, Lance])
+@pytest.mark.parametrize("kind", [Iceberg, Lance, StagedRows])
 def test_a_null_in_a_required_column_fails_its_split_and_leaves_no_file(tmp_path, kind):
     world = kind(tmp_path)
     required = pa.schema([pa.field("id", pa.int64(), nullable=False), *rows(0, 1).schema.remove(0)])
     if kind is Lance:
         lance.write_dataset(required.empty_table(), world.uri, schema=required)
+    elif kind is StagedRows:
+        world.make((), required)
     else:
         world.create_table(schema=SCHEMA)
     table = rows(0, 3).set_column(0, "id", pa.array([0, None, 2], pa.int64()))

@@ -127,7 +127,9 @@ def test_a_file_that_a_fragment_record_lists_twice_does_not_land_twice(dataset):
     (record,) = checkpoint.staged(["000000"])
     twice = record.manifest | {"fragments": record.manifest["fragments"] * 2}
     forge_staged(checkpoint, "000000", rows=200, manifest=twice)
-    manifests = dataset.target().merged_manifests(StagedWrite(checkpoint), [one.manifest for one in all_of(checkpoint)], "")
+    manifests = (
+        dataset.target().state().storage.merged_manifests(StagedWrite(checkpoint), [one.manifest for one in all_of(checkpoint)], "")
+    )
     forge_sealed(checkpoint, rows=500, manifests=tuple(manifests))
     refused(dataset, checkpoint, record.files[0].path.rpartition("/")[2])
 
@@ -180,7 +182,7 @@ def test_a_plan_leaves_out_nothing_that_the_pinned_table_has(world, tmp_path, so
 def test_what_is_staged_is_not_left_out(world, sealed):
     checkpoint = world.stage().checkpoint
     manifests = [one.manifest for one in all_of(checkpoint)][: sealed.get("manifests")]
-    gathered = tuple(world.target().merged_manifests(StagedWrite(checkpoint), manifests, ""))
+    gathered = tuple(world.target().state().storage.merged_manifests(StagedWrite(checkpoint), manifests, ""))
     forge_sealed(checkpoint, **(sealed | {"manifests": gathered}))
     refused(world, checkpoint, "The store was altered")
 

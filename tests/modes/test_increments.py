@@ -195,6 +195,6 @@ def test_rows_without_any_for_the_transform_are_not_read_again(world, source):
 def test_a_table_is_created_with_it_only_where_its_place_can_be_kept(tmp_path, source):
     run(Iceberg(tmp_path / "iceberg"), source, "first", mode="create")
     made = Lance(tmp_path / "lance")
-    with pytest.raises(NotSupportedYetError, match="Create the dataset first"):
+    with pytest.raises(NotSupportedYetError, match="Create it first"):
         made.stage(request(made, source, "first", mode="create"))
     assert not made.exists

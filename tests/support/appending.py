@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from airflow_ckpt_provider.checkpoint.documents import Header, Seal
-    from airflow_ckpt_provider.tables.protocol import Table as Target
-    from airflow_ckpt_provider.tables.protocol import Written
     from airflow_ckpt_provider.tables.state import Landed
+    from airflow_ckpt_provider.tables.table import Table as Target
+    from airflow_ckpt_provider.tables.writer import Writer, Written
     from support.world import World
 
 _numbers = itertools.count()
@@ -36,7 +36,7 @@ _numbers = itertools.count()
 def write(world: World, *splits: pa.Table, name: str = "shop.orders", rows_per_batch: int | None = None) -> list[Written]:
     """Write each of ``splits``; nothing is committed."""
     target = world.target(name)
-    writer = target.writer(unstaged(header_of(target)))
+    writer = writer_of(target, header_of(target))
     return [writer.write(split.to_batches(rows_per_batch), f"ckpt-{next(_numbers):06d}") for split in splits]
 
 
@@ -54,6 +54,11 @@ def land(target: Target, written: list[Written], mode: str = "append") -> Landed
     group = Group(id=group_id_of([member]), members=(member,), stream="tests", bound_at=now(), horizon=horizon)
     checks = ConflictChecks([write.checkpoint], StagedFileCheck([write], target))
     return commit_loop.land(target, GroupCommit(group, [write]), checks)
+
+
+def writer_of(target: Target, header: Header) -> Writer:
+    """What writes splits of this header."""
+    return target.state(header.table).mode(header).writer(unstaged(header))
 
 
 def unstaged(header: Header) -> StagedWrite:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from airflow_ckpt_provider.scan.iceberg import Scanned
-    from airflow_ckpt_provider.tables.protocol import Written
+    from airflow_ckpt_provider.tables.writer import Written
 
 _numbers = itertools.count()
 

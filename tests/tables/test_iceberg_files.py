@@ -31,12 +31,12 @@ from pyiceberg.types import (
     TimestamptzType,
     TimeType,
 )
-from support.appending import append, arrow_schema, header_of, unstaged, write
+from support.appending import append, arrow_schema, header_of, write, writer_of
 from support.readers import duckdb_rows
 from support.world import World, rows
 
 from airflow_ckpt_provider.exceptions import NullInRequiredColumnError
-from airflow_ckpt_provider.tables.protocol import Written
+from airflow_ckpt_provider.tables.writer import Written
 
 NESTED = Schema(
     NestedField(1, "id", LongType(), required=True),
@@ -198,7 +198,7 @@ def test_a_split_that_lost_the_race_is_removed_and_nothing_else(tmp_path):
     world.create_table()
     kept, lost = write(world, rows(0, 10), rows(0, 10))
     target = world.target()
-    target.writer(unstaged(header_of(target))).remove(lost)
+    writer_of(target, header_of(target)).remove(lost)
     assert world.files_on_disk() == {file.path.removeprefix("file://") for file in kept.files} | {
         kept.manifest["path"].removeprefix("file://")
     }

@@ -14,7 +14,7 @@ import pyarrow as pa
 from airflow_ckpt_provider.tables import fit as module
 from pathlib import Path
 sys.path.insert(0, sys.argv[4])
-from support.appending import header_of, unstaged
+from support.appending import header_of, writer_of
 from support.world import World
 
 module.CHUNK_BYTES = 2 << 20
@@ -35,7 +35,7 @@ def rows():
         )
 
 
-written = target.writer(unstaged(header_of(target))).write(rows(), sys.argv[3])
+written = writer_of(target, header_of(target)).write(rows(), sys.argv[3])
 # Not ru_maxrss: a child begins with its parent's.
 peak = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
 print(written.rows, written.bytes, len(written.files), peak)

@@ -14,7 +14,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
-from support.appending import append, arrow_schema, commit, header_of, require_files, sealed_of, unstaged, write
+from support.appending import append, arrow_schema, commit, header_of, require_files, sealed_of, write, writer_of
 from support.samples import MANIFEST
 from support.world import SCHEMA, World, rows
 
@@ -139,11 +139,12 @@ def test_a_table_of_other_files_than_parquet_is_refused(world, file_format):
 
 def test_rows_that_do_not_fit_are_refused_before_any_is_read(world):
     world.create_table()
+    columns = world.target().state(world.target().binding()).columns
     with pytest.raises(SchemaMismatchError, match=r"shop\.orders") as refused:
-        world.target().check_fit(pa.schema([("id", pa.string()), ("extra", pa.int8())]), world.target().binding())
+        columns.require_fit(pa.schema([("id", pa.string()), ("extra", pa.int8())]))
     assert "column 'id' is string, the table has int64" in str(refused.value)
     assert "column 'extra' is not in the table" in str(refused.value)
-    world.target().check_fit(rows(0, 1).schema, world.target().binding())
+    columns.require_fit(rows(0, 1).schema)
 
 
 def test_a_table_that_was_dropped_and_created_anew_is_another_table(world):
@@ -152,7 +153,7 @@ def test_a_table_that_was_dropped_and_created_anew_is_another_table(world):
     world.catalog.drop_table("shop.orders")
     world.create_table()
     with pytest.raises(TableMissingError, match=r"shop\.orders was dropped and created anew"):
-        world.target().writer(unstaged(old))
+        writer_of(world.target(), old)
 
 
 def test_all_attempts_write_with_the_schema_and_spec_that_were_bound(world):
@@ -162,7 +163,7 @@ def test_all_attempts_write_with_the_schema_and_spec_that_were_bound(world):
         update.add_column("added", StringType())
     with world.table().update_spec() as update:
         update.add_identity("kind")
-    writer = world.target().writer(unstaged(bound))
+    writer = writer_of(world.target(), bound)
     assert writer.schema.names == ["id", "value", "kind", "at"]
     written = writer.write(rows(0, 10).to_batches(), "ckpt-x")
     commit(world, [written])

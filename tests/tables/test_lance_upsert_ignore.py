@@ -73,7 +73,7 @@ def test_a_staged_file_lands_as_it_is_or_without_some_rows_or_not_at_all(place, 
     assert len(place.rows()) == (9 if when == INSERT_ONLY else 6)
     # The seal has what lands and nothing else, so that checks see the rows that a commit would add.
     one = SealedWrite(attempt.checkpoint)
-    assert {file.name for file in LanceTarget(place.uri).staged_files([one])} == set(landed)
+    assert {file.path for file in data_files(place, one)} == set(landed)
 
 
 @BOTH
@@ -215,17 +215,21 @@ def test_a_split_that_lost_the_race_removes_what_it_wrote_and_nothing_of_the_sou
     assert place.notes() == after(dict.fromkeys(range(5), "old"), new, when)
 
 
+def data_files(place, write):
+    return LanceTarget(place.uri).state(write.header.table).storage.data_files([write])
+
+
 @BOTH
 def test_a_staged_file_that_is_gone_is_noticed_if_it_was_to_land(place, when):
     place.begin(people(range(5), "old"))
     attempt = place.stage("first", [people([1, 2], "new"), people([10, 11], "new")], when=when)
     there, landing = place.world.root / "people.lance" / "data", SealedWrite(attempt.checkpoint)
-    (lands,) = LanceTarget(place.uri).staged_files([landing])
-    (left_out,) = {path.name for path in there.glob("*-source-*")} - {lands.name}
+    (lands,) = data_files(place, landing)
+    (left_out,) = {path.name for path in there.glob("*-source-*")} - {lands.path}
     (there / left_out).unlink()
     require_files([landing], LanceTarget(place.uri))
-    (there / lands.name).unlink()
-    with pytest.raises(StagedFileMissingError, match=lands.name):
+    (there / lands.path).unlink()
+    with pytest.raises(StagedFileMissingError, match=lands.path):
         require_files([landing], LanceTarget(place.uri))
 
 

@@ -22,9 +22,10 @@ from airflow_ckpt_provider.tables.keys import portions
 from airflow_ckpt_provider.tables.lance import scan, updating, writer
 from airflow_ckpt_provider.tables.lance.deletions import write_deletions
 from airflow_ckpt_provider.tables.lance.files import DatasetFiles
+from airflow_ckpt_provider.tables.lance.modes.upsert import Upsert
 from airflow_ckpt_provider.tables.lance.operations import carrying
 from airflow_ckpt_provider.tables.lance.table import LanceTarget
-from airflow_ckpt_provider.tables.lance.upsert import filtering, mode
+from airflow_ckpt_provider.tables.lance.upsert import filtering
 from airflow_ckpt_provider.tables.lance.upsert.source import KEPT
 from airflow_ckpt_provider.write import groups
 
@@ -236,7 +237,7 @@ class Interrupted(LanceTarget):
         super().__init__(place.uri)
         self.steps, self.tries = list(steps), 0
 
-    def state(self, binding):
+    def state(self, binding=None):
         state = super().state(binding)
         change = state.change
 
@@ -527,7 +528,7 @@ def test_a_clean_up_leaves_what_is_needed_to_replace_it_and_no_row_ids(place):
     target = LanceTarget(place.uri)
     files = target.orphans(StagedWrite(checkpoint), SealedWrite(checkpoint), target.written(checkpoint.header.table))
     assert all(isinstance(file, StagedFile) for file in files)
-    target.remove(checkpoint.header, files)
+    target.remove(checkpoint.header.table, files)
     beside = (place.world.root / "people.lance" / "_checkpoints").iterdir()
     assert {path.name.rpartition("-")[2] for path in beside} == {"matched.arrow"}
     before = rows_of(place.dataset())
@@ -543,7 +544,7 @@ def test_a_clean_up_leaves_what_is_needed_to_replace_it_and_no_row_ids(place):
 @pytest.fixture
 def earlier_version(monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(mode.Upsert, "_keeps_ids", lambda *_: False)
+        patched.setattr(Upsert, "_keeps_ids", lambda *_: False)
         yield patched
 
 

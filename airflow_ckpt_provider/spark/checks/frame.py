@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
@@ -20,6 +19,7 @@ from airflow_ckpt_provider.spark.checks.types import shown, shown_schema
 from airflow_ckpt_provider.spark.code_shipping import dumps, is_connect
 from airflow_ckpt_provider.spark.session import quiet
 from airflow_ckpt_provider.spark.stage import CANCEL_WAIT_S, spark_settings
+from airflow_ckpt_provider.tables.storage import DataFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_ckpt_provider.tables.protocol import StagedScan
+    from airflow_ckpt_provider.tables.storage import StagedScan
 
 #: Bytes that one task reads, and what opening a file counts for.
 _TASK_BYTES, _OPEN_BYTES = 32 << 20, 1 << 20
@@ -43,7 +43,7 @@ class StagedFrame:
     :param open_session: opens a Spark session; called once, when the DataFrame is asked for.
     """
 
-    def __init__(self, scan: StagedScan, files: Sequence[Any], open_session: Callable[[], SparkSession]) -> None:
+    def __init__(self, scan: StagedScan, files: Sequence[DataFile], open_session: Callable[[], SparkSession]) -> None:
         self.scan = scan
         self.files = files
         self._open_session = open_session
@@ -128,7 +128,7 @@ class StagedFrame:
 
         shares = pack([(file, max(file.bytes, _OPEN_BYTES)) for file in self.files], _TASK_BYTES, "The staged files")
         listed = pa.table({"files": pa.array([msgspec.json.encode(files).decode() for files, _ in shares], pa.string())})
-        payload = dumps((self.scan, type(self.files[0]) if self.files else None))
+        payload = dumps(self.scan)
 
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             from airflow_ckpt_provider.spark.checks.frame import read_files
@@ -151,11 +151,10 @@ def read_files(payload: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     """What a Spark task runs on the executor: the rows of its share of the files."""
     import pickle
 
-    scan: StagedScan
-    scan, kind = pickle.loads(payload)  # noqa: S301 - from this task's driver, over Spark's own channel
-    schema, list_of = shown_schema(scan.schema), GenericAlias(list, (kind,))
+    scan: StagedScan = pickle.loads(payload)  # noqa: S301 - from this task's driver, over Spark's own channel
+    schema = shown_schema(scan.schema)
     for batch in batches:
         for text in batch.column("files").to_pylist():
-            for file in msgspec.json.decode(text, type=list_of):
+            for file in msgspec.json.decode(text, type=list[DataFile]):
                 for rows in scan.read(file):
                     yield shown(rows, schema)

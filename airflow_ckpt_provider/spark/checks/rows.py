@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_ckpt_provider.write.looks import look_at
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -12,7 +14,8 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
     from airflow_ckpt_provider.spark.checks.frame import StagedFrame
-    from airflow_ckpt_provider.tables.protocol import StagedScan, Table
+    from airflow_ckpt_provider.tables.storage import StagedScan
+    from airflow_ckpt_provider.tables.table import Table
 
 
 class StagedRows:
@@ -52,7 +55,10 @@ class StagedRows:
         :param columns: columns to read, in this order; all if None.
         :raises ValueError: if there is no such column.
         """
-        return self._read(self._frame.scan if columns is None else self._table.staged_scan(self._sealed, columns))
+        return self._read(self._frame.scan if columns is None else self._scan(columns))
+
+    def _scan(self, columns: Sequence[str]) -> StagedScan:
+        return look_at(self._table, self._sealed[0].header.table, lambda state: state.storage.scan(self._sealed, columns))
 
     def _read(self, scan: StagedScan) -> Iterator[pa.RecordBatch]:
         for file in self._frame.files:

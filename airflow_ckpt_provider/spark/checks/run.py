@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
     from airflow_ckpt_provider.spark.checks.check import Check
-    from airflow_ckpt_provider.tables.protocol import Table
+    from airflow_ckpt_provider.tables.table import Table
 
 #: Keys that a message shows.
 _KEYS = 5
@@ -67,7 +67,9 @@ class CheckRun:
         self._checks = checks
         self._table = table
         self._sealed = sealed
-        self._frame = StagedFrame(table.staged_scan(sealed), table.staged_files(sealed), open_session)
+        storage = look_at(table, sealed[0].header.table, lambda state: state.storage)
+        scan = look_at(table, sealed[0].header.table, lambda state: state.storage.scan(sealed))
+        self._frame = StagedFrame(scan, storage.data_files(sealed), open_session)
         self._staged = StagedRows(table, sealed, self._frame)
 
     def run(self, report: Callable[[Outcome], None]) -> None:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
 
-#: Stored in the header and in references.
-FORMAT = "iceberg"
+#: Of the format, as headers and references have it.
+NAME = "iceberg"
 
 
 class NamedTable:
@@ -42,6 +42,8 @@ class NamedTable:
     :param branch: branch that commits land on; one that does not exist begins where the main branch is.
     :raises InvalidInputError: if the identifier is none.
     """
+
+    format = NAME
 
     def __init__(self, catalog: Catalog, identifier: str, branch: str = MAIN) -> None:
         if "." not in identifier or not all(identifier.split(".")):
@@ -109,12 +111,6 @@ class NamedTable:
         self._require_writable(table)
         return msgspec.structs.replace(self._binding(table.metadata), creation=pinned(table.metadata))
 
-    def require_creatable(self, binding: TableBinding) -> None:
-        """Check that nobody else created the table; see ``Table.require_creatable``."""
-        table = self._load_if_any()
-        if table is not None and str(table.metadata.table_uuid) != binding.uuid:
-            raise self._exists()
-
     def require_creation(self, binding: TableBinding, parameters: JsonObject | None) -> None:
         """Check what a header says of a table to be; see ``Table.require_creation``."""
         if binding.creation is not None and self._load_if_any() is None:
@@ -135,7 +131,7 @@ class NamedTable:
 
     def _binding(self, metadata: TableMetadata) -> TableBinding:
         return TableBinding(
-            format=FORMAT,
+            format=NAME,
             identifier=self.identifier,
             uuid=str(metadata.table_uuid),
             branch=self.branch,

@@ -11,7 +11,7 @@ from airflow_ckpt_provider.exceptions import CorruptObjectError
 from airflow_ckpt_provider.scan.places import folders_of
 from airflow_ckpt_provider.tables.iceberg.manifest import ADDED, FACTS_ENTRY, StagedManifest
 from airflow_ckpt_provider.tables.iceberg.manifest.avro import HEAD, Container, Entries, in_order, shape_of, to_long
-from airflow_ckpt_provider.tables.iceberg.upsert.mode import INSERT, UNIQUE
+from airflow_ckpt_provider.tables.iceberg.modes.upsert import INSERT, UNIQUE
 from airflow_ckpt_provider.tables.own import not_own, require_own, require_own_split, require_work_once
 
 if TYPE_CHECKING:

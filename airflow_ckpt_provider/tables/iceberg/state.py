@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import Member
 from airflow_ckpt_provider.exceptions import RowCountError, TableMovedError
-from airflow_ckpt_provider.scan.sizes import file_sizes
+from airflow_ckpt_provider.tables.fit import Columns
 from airflow_ckpt_provider.tables.iceberg.commit import NewSnapshot
-from airflow_ckpt_provider.tables.iceberg.evolution import require_evolved_safely, require_specs
+from airflow_ckpt_provider.tables.iceberg.evolution import pinned_schema, require_evolved_safely, require_specs
+from airflow_ckpt_provider.tables.iceberg.fit import write_schema
 from airflow_ckpt_provider.tables.iceberg.guards import require_unread
 from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest
 from airflow_ckpt_provider.tables.iceberg.marks import mark_of
 from airflow_ckpt_provider.tables.iceberg.modes import mode_of
-from airflow_ckpt_provider.tables.iceberg.own import require_listed, require_own_files, require_own_records
+from airflow_ckpt_provider.tables.iceberg.modes.base import not_replaceable
 from airflow_ckpt_provider.tables.iceberg.remains import remain
 from airflow_ckpt_provider.tables.iceberg.search import find, head_of, require_unknown
+from airflow_ckpt_provider.tables.iceberg.storage import IcebergStorage
 from airflow_ckpt_provider.tables.marks import marks_of, require_marks
-from airflow_ckpt_provider.tables.staged_files import gone_of
 from airflow_ckpt_provider.tables.summary import identity_of, key_trace
 
 if TYPE_CHECKING:
@@ -28,9 +30,10 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-    from airflow_ckpt_provider.checkpoint.documents import Group, Header, StagedFile
+    from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, TableBinding
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
     from airflow_ckpt_provider.tables.iceberg.commit import SnapshotChange
+    from airflow_ckpt_provider.tables.iceberg.modes.base import IcebergMode
     from airflow_ckpt_provider.tables.state import GroupCommit, Landed
     from airflow_ckpt_provider.tables.summary import Trace
 
@@ -41,15 +44,41 @@ class IcebergState:
     :param catalog: that holds the table.
     :param table: as it was loaded.
     :param branch: that commits land on.
+    :param binding: which table it must be, and as it was bound; None if whichever has the name.
     """
 
     #: Its UUID is what was bound.
     is_recognised = True
 
-    def __init__(self, catalog: Catalog, table: Table, branch: str) -> None:
+    def __init__(self, catalog: Catalog, table: Table, branch: str, binding: TableBinding | None = None) -> None:
         self.catalog = catalog
         self.table = table
         self.branch = branch
+        self._binding = binding
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The schema that was bound; see ``TableState.columns``."""
+        import pyarrow as pa
+
+        table = self.table
+        schema = table.schema() if self._binding is None else pinned_schema(table, self._binding)
+        want = write_schema(schema)
+        named = pa.schema([w.with_name(o.name) for w, o in zip(want, schema.fields, strict=True)])
+        return Columns(".".join(table.name()), want, named)
+
+    @property
+    def storage(self) -> IcebergStorage:
+        """The staged files beside the table; see ``TableState.storage``."""
+        return IcebergStorage(self.table)
+
+    def mode(self, header: Header) -> IcebergMode:
+        """The mode of a write, on this table; see ``TableState.mode``."""
+        return mode_of(header.mode, header.parameters)(self.table, header.parameters)
+
+    def mark(self, reading: str) -> JsonObject | None:
+        """How far a task has read its source; see ``TableState.mark``."""
+        return mark_of(self.table.metadata, reading, self.branch)
 
     @property
     def horizon(self) -> int:
@@ -71,31 +100,13 @@ class IcebergState:
         member = Member(key=landed.header.key, generation=landed.header.generation)
         return remain(self.table, head_of(self.table.metadata, self.branch), [member])
 
-    def require_own_files(self, writes: Sequence[SealedWrite]) -> None:
-        """Refuse to land files of others; see ``TableState.require_own_files``."""
-        metadata = self.table.metadata
-        for write in writes:
-            require_own_files(metadata, write)
-            again = write.replaced
-            if again is not None:
-                require_own_records(metadata, again.header, again.names, [again.plan], again.staged)
-
-    def require_listed(self, writes: Sequence[SealedWrite]) -> None:
-        """Refuse manifests that list other files than were staged; see ``TableState.require_listed``."""
-        for write in writes:
-            require_listed(self.table.metadata, self.table.io, write)
-
-    def lost(self, files: Sequence[StagedFile]) -> list[StagedFile]:
-        """Staged files that are gone or have another size; see ``TableState.lost``."""
-        return gone_of(files, file_sizes(self.table.io, [file.path for file in files]))
-
     def require_unchanged(self, commit: GroupCommit) -> None:
         """Refuse a schema, specs or a watermark that the writes were not made for; see ``TableState.require_unchanged``."""
         table = self.table
         with _replacing(commit):
             require_specs(table, _manifests(commit))
             require_evolved_safely(table, commit.first.table)
-            require_marks(lambda reading: mark_of(table.metadata, reading, self.branch), commit.writes)
+            require_marks(self.mark, commit.writes)
 
     def prepare(self, commit: GroupCommit) -> bool:
         """Nothing: all that a commit needs is in its snapshot."""
@@ -111,7 +122,7 @@ class IcebergState:
                 f"{rows} rows are sealed for {commit.first.table.identifier}, but the staged manifests hold {staged} (I2)."
             )
         with _replacing(commit):
-            removals = mode_of(commit.first.mode, commit.first.parameters).removals(self.table, commit.writes)
+            removals = self.mode(commit.first).removals(commit.writes)
             require_unread(self.table, commit.writes, removals)
             new = NewSnapshot(self.table, commit.group, self.branch, commit.identity, manifests, removals, marks_of(commit.writes))
             return new.written(self.catalog)
@@ -131,12 +142,3 @@ def _replacing(commit: GroupCommit) -> Iterator[None]:
         if not replaced:
             raise
         raise not_replaceable(replaced[0], error) from error
-
-
-def not_replaceable(landed: Header, error: TableMovedError) -> TableMovedError:
-    """The error for a committed generation that cannot be replaced."""
-    return TableMovedError(
-        f"The key {landed.key!r} is to replace the files that its generation {landed.generation} committed to "
-        f"{landed.table.identifier}, and that cannot be done file by file: {error} If others have taken or changed those files, "
-        "another run of the stage does not bring them back: replace the rows under another idempotence key."
-    )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Split
     from airflow_ckpt_provider.scan.iceberg import IcebergScan
     from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts
-    from airflow_ckpt_provider.tables.protocol import Written
+    from airflow_ckpt_provider.tables.writer import Written
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.tables.iceberg.manifest import write_manifest
 from airflow_ckpt_provider.tables.iceberg.names import avro_codec
 from airflow_ckpt_provider.tables.iceberg.partitions import Partitioner
 from airflow_ckpt_provider.tables.iceberg.rolling import RollingFiles
-from airflow_ckpt_provider.tables.protocol import Written
+from airflow_ckpt_provider.tables.writer import Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

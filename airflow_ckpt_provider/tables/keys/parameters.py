@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Annotated, Literal
 
-from airflow_ckpt_provider.exceptions import InvalidInputError
+from msgspec import Meta
 
-if TYPE_CHECKING:
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject
-
-#: What may become of rows whose key the table has, and of the others; what does unless something else is asked for is first.
-CHOICES = {"when_matched": ("update", "ignore"), "when_not_matched": ("insert", "ignore")}
+from airflow_ckpt_provider.tables.parameters import ModeParameters
 
 
-class UpsertParameters:
-    """The parameters of a mode that is an upsert."""
+class UpsertParameters(ModeParameters, frozen=True, kw_only=True):
+    """Which rows are the same, and what becomes of them."""
 
-    parameters: JsonObject
+    upsert_keys: Annotated[list[str], Meta(description="the columns that identify a row")]
+    when_matched: Annotated[Literal["update", "ignore"], Meta(description="what becomes of rows whose key is there")] = "update"
+    when_not_matched: Annotated[Literal["insert", "ignore"], Meta(description="what becomes of the other rows")] = "insert"
 
     @property
-    def _keys(self) -> list[str]:
-        keys = self.parameters.get("upsert_keys")
-        if not isinstance(keys, list) or not keys:
-            raise InvalidInputError("mode='upsert' needs upsert_keys: the columns that identify a row.")
-        return keys
+    def updates(self) -> bool:
+        """Whether rows whose key is there are written."""
+        return self.when_matched == "update"
 
     @property
-    def _update(self) -> bool:
-        return self.parameters.get("when_matched", "update") == "update"
+    def inserts(self) -> bool:
+        """Whether rows whose key is not there are written."""
+        return self.when_not_matched == "insert"
 
-    @property
-    def _insert(self) -> bool:
-        return self.parameters.get("when_not_matched", "insert") == "insert"
+    def problem(self) -> str | None:
+        """An upsert that neither updates nor inserts."""
+        if self.updates or self.inserts:
+            return None
+        return "when_matched='ignore' with when_not_matched='ignore' writes nothing at all."

@@ -21,6 +21,7 @@ from airflow_ckpt_provider.tables.lance.line import is_in_line, latest_version
 from airflow_ckpt_provider.tables.lance.looks import ListedMeanwhileError, looks_again
 from airflow_ckpt_provider.tables.lance.schema import (
     LEAVES_ONLY,
+    STORAGE_VERSION,
     created_as,
     creation_of,
     facts_of,
@@ -35,14 +36,11 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
 
-#: Stored in the header and in references.
-FORMAT = "lance"
+#: Of the format, as headers and references have it.
+NAME = "lance"
 
 #: The only line of versions that is written to.
 BRANCH = "main"
-
-#: File format of datasets that are created, where nothing else is asked for.
-STORAGE_VERSION = "2.2"
 
 #: Property of the transaction that makes a dataset: which binding it was made by.
 MADE_BY = "airflow.checkpoint.dataset"
@@ -56,6 +54,7 @@ class NamedDataset:
     :raises InvalidInputError: if the URI is none, or carries credentials.
     """
 
+    format = NAME
     branch = BRANCH
 
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
@@ -93,7 +92,7 @@ class NamedDataset:
         """Columns and version of the dataset as it is now."""
         dataset = self.load()
         return TableBinding(
-            format=FORMAT,
+            format=NAME,
             identifier=self.identifier,
             uuid="",
             branch=BRANCH,
@@ -122,7 +121,7 @@ class NamedDataset:
                 + "\nChange the transform, or the storage_version."
             )
         return TableBinding(
-            format=FORMAT,
+            format=NAME,
             identifier=self.identifier,
             uuid=uuid.uuid4().hex,
             branch=BRANCH,
@@ -131,11 +130,6 @@ class NamedDataset:
             schema_fingerprint=fingerprint(LanceSchema.from_pyarrow(rows)),
             creation=creation_of(rows, version),
         )
-
-    @looks_again
-    def require_creatable(self, binding: TableBinding) -> None:
-        """Check that nobody else created the dataset; see ``Table.require_creatable``."""
-        self.load_bound(binding)
 
     def require_creation(self, binding: TableBinding, parameters: JsonObject | None) -> None:
         """Check what a header says of a dataset to be; see ``Table.require_creation``."""

@@ -141,3 +141,9 @@ def _local_size(path: str) -> int | None:
         return os.stat(path).st_size
     except FileNotFoundError:
         return None
+
+
+def names_of(paths: Sequence[str]) -> frozenset[str]:
+    """Names of data files below ``data``, from the URIs of staged files; deletion files are none."""
+    parts = (path.rsplit("/", 2) for path in paths)
+    return frozenset(name for _, folder, name in parts if folder == "data")

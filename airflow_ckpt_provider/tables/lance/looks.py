@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
+from airflow_ckpt_provider.exceptions import StaleStateError
 from airflow_ckpt_provider.scan.lance import busy
 from airflow_ckpt_provider.scan.looks import LOOKS, wait_for_look
 
@@ -25,7 +26,15 @@ class Named(Protocol):
     def identifier(self) -> str: ...
 
 
+class OnDataset(Protocol):
+    """What was loaded from a dataset."""
+
+    @property
+    def named(self) -> Named: ...
+
+
 N = TypeVar("N", bound=Named)
+D = TypeVar("D", bound=OnDataset)
 
 
 class ListedMeanwhileError(OSError):
@@ -56,3 +65,21 @@ def looks_again(method: Callable[Concatenate[N, P], T]) -> Callable[Concatenate[
 
     functools.update_wrapper(looked, method)
     return looked
+
+
+def goes_stale(method: Callable[Concatenate[D, P], T]) -> Callable[Concatenate[D, P], T]:
+    """Say of what Lance raises where a version was cleaned up that the state is gone, and not the dataset."""
+
+    @functools.wraps(method)
+    def looked(self: D, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(self, *args, **kwargs)
+        except (OSError, ValueError) as error:
+            raise stale(self.named.identifier, error) from error
+
+    return looked
+
+
+def stale(uri: str, error: Exception) -> StaleStateError:
+    """The error for a dataset whose versions went while they were looked at."""
+    return StaleStateError(str(busy(uri, error)))

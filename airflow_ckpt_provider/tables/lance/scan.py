@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.checkpoint.documents import Part
 from airflow_ckpt_provider.tables.lance.schema import as_read
 
 if TYPE_CHECKING:
@@ -14,16 +13,10 @@ if TYPE_CHECKING:
     from lance.file import LanceFileReader
 
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
+    from airflow_ckpt_provider.tables.storage import DataFile
 
 #: Rows, and about the bytes, that are read at once, whichever is less: Lance reads ahead as far as it is let.
 _RANGE_ROWS, _RANGE_BYTES = 65_536, 16 << 20
-
-
-class DataFile(Part, frozen=True):
-    """One data file: its name below ``data`` and its size."""
-
-    name: str
-    bytes: int
 
 
 class FileScan:
@@ -44,7 +37,7 @@ class FileScan:
         self.schema = as_read(schema if columns is None else pa.schema([schema.field(name) for name in columns], schema.metadata))
 
     def read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
-        """Rows of a file, in their order."""
+        """Rows of a file, whose path is its name below ``data``, in their order."""
         for _, batches in self.ranges(file):
             yield from batches
 
@@ -53,7 +46,7 @@ class FileScan:
         from lance.file import LanceFileSession
 
         session = LanceFileSession(self._files.address, storage_options=self._files.storage_options)
-        reader = session.open_reader(f"data/{file.name}", columns=self.schema.names)
+        reader = session.open_reader(f"data/{file.path}", columns=self.schema.names)
         rows = reader.num_rows()
         size = max(1, min(_RANGE_ROWS, _RANGE_BYTES * rows // max(1, file.bytes)))
         for first in range(0, rows, size):

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 #: Storage versions in which only leaves have columns of their own in a file.
 LEAVES_ONLY = ("2.1", "2.2", "2.3")
 
+#: Of datasets that are created, where nothing else is asked for.
+STORAGE_VERSION = "2.2"
+
 #: Top-level names that Lance gives to what it knows of a row: a dataset with a column of such a name cannot be read. And the one
 #: that rows which are given new columns carry their place in.
 RESERVED = frozenset({"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version", PLACE})

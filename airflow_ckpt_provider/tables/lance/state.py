@@ -3,59 +3,38 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.exceptions import RowCountError, StaleStateError
-from airflow_ckpt_provider.scan.lance import busy
+from airflow_ckpt_provider.exceptions import RowCountError
+from airflow_ckpt_provider.tables.fit import Columns
 from airflow_ckpt_provider.tables.lance.binding import MADE_BY, version_of
 from airflow_ckpt_provider.tables.lance.commit import VersionChange
-from airflow_ckpt_provider.tables.lance.deletions import require_counted
+from airflow_ckpt_provider.tables.lance.facts import writer_facts
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import Search, find
 from airflow_ckpt_provider.tables.lance.keys import require_unknown, require_unseen
+from airflow_ckpt_provider.tables.lance.looks import goes_stale
 from airflow_ckpt_provider.tables.lance.marks import mark_of, note, with_marks
 from airflow_ckpt_provider.tables.lance.modes import mode_of
 from airflow_ckpt_provider.tables.lance.operations import carrying
 from airflow_ckpt_provider.tables.lance.orphans import referenced
-from airflow_ckpt_provider.tables.lance.own import require_own_files, require_own_records
-from airflow_ckpt_provider.tables.lance.schema import created_as, file_fields
-from airflow_ckpt_provider.tables.lance.writer import WriterFacts
+from airflow_ckpt_provider.tables.lance.schema import created_as
+from airflow_ckpt_provider.tables.lance.storage import LanceStorage
 from airflow_ckpt_provider.tables.marks import marks_of, require_marks
-from airflow_ckpt_provider.tables.staged_files import gone_of
 from airflow_ckpt_provider.tables.summary import identity_of, key_trace, trace_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from collections.abc import Set as AbstractSet
 
     from lance import LanceDataset
 
-    from airflow_ckpt_provider.checkpoint.documents import Group, Header, StagedFile, TableBinding
+    from airflow_ckpt_provider.checkpoint.documents import Group, Header, JsonObject, TableBinding
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
     from airflow_ckpt_provider.tables.lance.binding import NamedDataset
+    from airflow_ckpt_provider.tables.lance.modes.base import LanceMode
     from airflow_ckpt_provider.tables.state import GroupCommit, Landed
     from airflow_ckpt_provider.tables.summary import Trace
-
-T = TypeVar("T")
-P = ParamSpec("P")
-
-
-def goes_stale(method: Callable[Concatenate[LanceState, P], T]) -> Callable[Concatenate[LanceState, P], T]:
-    """Say of what Lance raises where a version was cleaned up that the state is gone, and not the dataset."""
-
-    @functools.wraps(method)
-    def looked(self: LanceState, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return method(self, *args, **kwargs)
-        except (OSError, ValueError) as error:
-            raise stale(self.named.identifier, error) from error
-
-    return looked
-
-
-def stale(uri: str, error: Exception) -> StaleStateError:
-    """The error for a dataset whose versions went while they were looked at."""
-    return StaleStateError(str(busy(uri, error)))
 
 
 class LanceState:
@@ -63,10 +42,10 @@ class LanceState:
 
     :param named: where it is.
     :param dataset: as it was loaded; None if it does not exist yet.
-    :param binding: which dataset it is.
+    :param binding: which dataset it is; None if whichever has the name.
     """
 
-    def __init__(self, named: NamedDataset, dataset: LanceDataset | None, binding: TableBinding) -> None:
+    def __init__(self, named: NamedDataset, dataset: LanceDataset | None, binding: TableBinding | None = None) -> None:
         self.named = named
         self.dataset = dataset
         self._binding = binding
@@ -83,9 +62,31 @@ class LanceState:
 
         Whoever removed a dataset that stood here has removed its folder, and what was staged in it.
         """
-        if self.dataset is None:
+        if self.dataset is None or self._binding is None:
             return False
         return self._binding.creation is not None or self.named.recognised(self.dataset, self._binding) is not None
+
+    @property
+    @goes_stale
+    def columns(self) -> Columns:
+        """The columns that were bound; see ``TableState.columns``."""
+        if self._binding is None:
+            raise ValueError("This state was loaded for no binding, so that no columns are pinned.")
+        return Columns(self.named.identifier, writer_facts(self.named, self.dataset, self._binding).schema)
+
+    @property
+    def storage(self) -> LanceStorage:
+        """The staged files beside the dataset; see ``TableState.storage``."""
+        return LanceStorage(self.named, self.dataset)
+
+    def mode(self, header: Header) -> LanceMode:
+        """The mode of a write, on this version; see ``TableState.mode``."""
+        return mode_of(header.mode, header.parameters)(self.named, self.dataset, header.parameters)
+
+    @goes_stale
+    def mark(self, reading: str) -> JsonObject | None:
+        """How far a task has read its source; see ``TableState.mark``."""
+        return None if self.dataset is None else mark_of(self.dataset, reading)
 
     @goes_stale
     def find(self, group: Group, headers: Sequence[Header] = ()) -> Landed | None:
@@ -108,40 +109,18 @@ class LanceState:
     @goes_stale
     def shows(self, landed: SealedWrite) -> bool:
         """Whether any file of a write is in the dataset; see ``TableState.shows``."""
-        staged = mode_of(landed.header.mode, landed.header.parameters).landed(landed)
+        staged = self.mode(landed.header).landed(landed)
         return self.dataset is not None and not staged.isdisjoint(next(referenced(self.named.files, self.dataset)))
-
-    def require_own_files(self, writes: Sequence[SealedWrite]) -> None:
-        """Refuse to land files of others; see ``TableState.require_own_files``."""
-        uri = self.named.identifier
-        for write in writes:
-            header = write.header
-            pins = mode_of(header.mode, header.parameters).pins_columns
-            require_own_files(uri, write, writer_facts(self.named, self.dataset, header.table).fields if pins else None)
-            again = write.replaced
-            if again is not None:
-                earlier = again.replaced.names if again.replaced is not None else None
-                require_own_records(uri, again.header, again.names, [again.plan], again.staged, earlier)
-
-    def require_listed(self, writes: Sequence[SealedWrite]) -> None:
-        """Fragments are listed in the records themselves, and were looked at there; deletions are counted in their files."""
-        scratch: list[Any] = [record.scratch for write in writes for record in write.staged if record.scratch is not None]
-        fragments = [one["fragment"] for one in scratch if "fragment" in one]
-        require_counted(self.named.files, [(one["id"], one["deletion_file"]) for one in fragments])
-
-    def lost(self, files: Sequence[StagedFile]) -> list[StagedFile]:
-        """Staged files that are gone or have another size (I5): Lance commits fragments whose files are gone."""
-        return gone_of(files, self.named.files.sizes([file.path for file in files]))
 
     @goes_stale
     def require_unchanged(self, commit: GroupCommit) -> None:
         """Refuse columns or a watermark that the writes were not made for; see ``TableState.require_unchanged``."""
         if self.dataset is None:
             return
-        if mode_of(commit.first.mode, commit.first.parameters).pins_columns:
+        if self.mode(commit.first).pins_columns:
             for header in commit.headers:
                 self.named.require_columns(self.dataset, header.table)
-        require_marks(functools.partial(mark_of, self.dataset), commit.writes)
+        require_marks(self.mark, commit.writes)
 
     def prepare(self, commit: GroupCommit) -> bool:
         """Note a task that reads increments for the first time; see ``TableState.prepare``."""
@@ -150,16 +129,16 @@ class LanceState:
     @goes_stale
     def change(self, commit: GroupCommit) -> VersionChange:
         """The version that the commit makes of this one."""
-        first, files, dataset = commit.first, self.named.files, self.dataset
+        first, dataset = commit.first, self.dataset
         staged = [StagedFragments.from_json(manifest) for write in commit.writes for manifest in write.seal.manifests]
         rows, held = sum(write.seal.rows for write in commit.writes), sum(one.rows for one in staged)
         if rows != held:
             raise RowCountError(f"{rows} rows are sealed for {self.named.identifier}, but the staged fragments hold {held} (I2).")
-        operation = mode_of(first.mode, first.parameters).swap(files, dataset, commit.writes, staged)
+        operation = self.mode(first).swap(commit.writes, staged)
         if dataset is not None and marks_of(commit.writes):
             operation = carrying(dataset, operation, with_marks(dataset, commit.writes))
         return VersionChange(
-            files,
+            self.named.files,
             dataset,
             functools.partial(self.named.load_bound, first.table),
             commit,
@@ -168,29 +147,3 @@ class LanceState:
             stable_row_ids=bool(first.parameters.get("stable_row_ids")),
             storage_version=None if first.table.creation is None else created_as(first.table.creation)[1],
         )
-
-
-def writer_facts(named: NamedDataset, dataset: LanceDataset | None, binding: TableBinding, *, pinned: bool = True) -> WriterFacts:
-    """What executors write into a dataset with.
-
-    :param dataset: as it was loaded; None if it does not exist yet.
-    :param pinned: whether rows have the columns that the binding pinned; those of the dataset as it is, if not.
-    :raises SchemaMismatchError: if the pinned columns were changed since.
-    """
-    import pyarrow as pa
-    from lance.schema import LanceSchema
-
-    if dataset is None and binding.creation is not None:
-        schema, version = created_as(binding.creation)
-        fields = file_fields(LanceSchema.from_pyarrow(schema))
-        return WriterFacts(named.identifier, named.files, schema, tuple(fields), version)
-    if dataset is None:
-        raise named.missing(binding)
-    schema, names = dataset.schema, None
-    if pinned:
-        named.require_columns(dataset, binding)
-        # Columns that others have added since are in no file of this write, as in none that it staged before.
-        names = [name for name, *_ in named.pinned_columns(binding)]
-        schema = pa.schema([field for field in schema if field.name in names], schema.metadata)
-    fields = file_fields(dataset.lance_schema, names)
-    return WriterFacts(named.identifier, named.files, schema, tuple(fields), dataset.data_storage_version)

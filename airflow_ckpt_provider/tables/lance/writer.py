@@ -13,7 +13,7 @@ from airflow_ckpt_provider.tables.fit import Conform
 from airflow_ckpt_provider.tables.lance.files import DatasetFiles  # noqa: TC001 - a dataclass holds it
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragment, StagedFragments
 from airflow_ckpt_provider.tables.lance.schema import as_read
-from airflow_ckpt_provider.tables.protocol import Written
+from airflow_ckpt_provider.tables.writer import Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,7 +15,7 @@ from airflow_ckpt_provider.tables.iceberg.upsert.portions import load, portions,
 from airflow_ckpt_provider.tables.iceberg.upsert.scratch import Scratch, ScratchReader, write_scratch
 from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import Sidecar, SidecarWriter, mark_matched
 from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter, delete_files
-from airflow_ckpt_provider.tables.protocol import Written
+from airflow_ckpt_provider.tables.writer import Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -11,10 +11,11 @@ from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import RowCountError, TableMovedError
 from airflow_ckpt_provider.scan.lance_rows import PLACE
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
-from airflow_ckpt_provider.tables.lance.scan import DataFile, FileScan
+from airflow_ckpt_provider.tables.lance.scan import FileScan
 from airflow_ckpt_provider.tables.lance.schema import as_read
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
 from airflow_ckpt_provider.tables.staged_files import reading_staged
+from airflow_ckpt_provider.tables.storage import DataFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, Split
-    from airflow_ckpt_provider.tables.protocol import Written
+    from airflow_ckpt_provider.tables.writer import Written
 
 #: Task of the table's own splits.
 JOIN = "join"
@@ -74,7 +75,7 @@ class ColumnsWriter(LanceWriter):
         scan = FileScan(self.facts.files, self.schema)
         runs = join.runs or ((),) * len(join.parts)
         parts = zip(join.parts, runs, strict=True)
-        values = (batch for (name, size), own in parts for batch in self._values(scan, DataFile(name, size), own))
+        values = (batch for (name, size), own in parts for batch in self._values(scan, DataFile(path=name, bytes=size), own))
         written = self.rewrite(spread(values, join.rows, as_read(self.schema)), stem)
         (file,) = StagedFragments.from_json(written.manifest or {}).fragments
         if file.rows != join.rows:

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import StagedFileMissingError, first_line
+from airflow_ckpt_provider.tables.lance.files import names_of
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
-from airflow_ckpt_provider.tables.lance.modes import names_of
 from airflow_ckpt_provider.tables.lance.operations import require_there
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER, matched_rows, sidecars_of
 from airflow_ckpt_provider.tables.lance.upsert.source import Source

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from airflow_ckpt_provider.checkpoint.documents import Split, StagedFile
 from airflow_ckpt_provider.exceptions import RowCountError
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
-from airflow_ckpt_provider.tables.lance.scan import DataFile, FileScan
+from airflow_ckpt_provider.tables.lance.scan import FileScan
 from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS, write_row_ids
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import NO_ID, kept_ids, matched_rows
-from airflow_ckpt_provider.tables.protocol import Written
+from airflow_ckpt_provider.tables.storage import DataFile
+from airflow_ckpt_provider.tables.writer import Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -182,7 +183,7 @@ class Filter:
                 yield from pa.Table.from_batches(batches).take(pa.array(rows[order])).to_batches()
 
     def _ranges(self, own: StagedFragment) -> Iterator[tuple[range, Iterator[pa.RecordBatch]]]:
-        return FileScan(self._writer.facts.files, self._writer.schema).ranges(DataFile(own.name, own.bytes))
+        return FileScan(self._writer.facts.files, self._writer.schema).ranges(DataFile(path=own.name, bytes=own.bytes))
 
 
 def _as_staged(files: DatasetFiles, staged: StagedFragments) -> Written:

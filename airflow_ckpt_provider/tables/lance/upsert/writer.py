@@ -19,8 +19,8 @@ from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import NO_ID, SIDECAR, Sidecar, write_sidecar
 from airflow_ckpt_provider.tables.lance.upsert.source import SourceKeys, keys_of
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
-from airflow_ckpt_provider.tables.protocol import Written
 from airflow_ckpt_provider.tables.staged_files import reading_staged
+from airflow_ckpt_provider.tables.writer import Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

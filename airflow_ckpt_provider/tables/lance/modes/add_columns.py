@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from airflow_ckpt_provider.checkpoint.anew import as_named, staged_anew
 from airflow_ckpt_provider.checkpoint.checkpoint import now
@@ -21,9 +22,12 @@ from airflow_ckpt_provider.tables.lance.columns.writer import JOIN, ColumnsWrite
 from airflow_ckpt_provider.tables.lance.evolution import optional, unaddable
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import operations_since, rows_stayed
-from airflow_ckpt_provider.tables.lance.modes import Append
+from airflow_ckpt_provider.tables.lance.looks import goes_stale
+from airflow_ckpt_provider.tables.lance.modes.base import LanceMode
 from airflow_ckpt_provider.tables.lance.operations import widening
 from airflow_ckpt_provider.tables.lance.schema import schema_from_json, schema_to_json
+from airflow_ckpt_provider.tables.mode import Grouping
+from airflow_ckpt_provider.tables.parameters import ModeParameters
 from airflow_ckpt_provider.tables.summary import identity_of
 
 if TYPE_CHECKING:
@@ -37,11 +41,9 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
     from airflow_ckpt_provider.scan.lance_moves import Piece, Ranges
     from airflow_ckpt_provider.tables.lance.columns.writer import Run
-    from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
     from airflow_ckpt_provider.tables.lance.operations import Swap
-    from airflow_ckpt_provider.tables.lance.writer import WriterFacts
-    from airflow_ckpt_provider.tables.protocol import Writer
+    from airflow_ckpt_provider.tables.writer import Writer
 
     #: A staged file, and which of its rows; all where they are if there is none.
     Part: TypeAlias = tuple[StagedFragment, tuple[Run, ...]]
@@ -52,35 +54,47 @@ _log = logging.getLogger(__name__)
 _MADE_BY = b"airflow.checkpoint.made"
 
 
-class AddColumns(Append):
-    """Every row gets values in new columns; no row is added, moved or removed.
+class AddColumnsParameters(ModeParameters, frozen=True, kw_only=True):
+    """What is read, and how much of it at once."""
 
-    :param parameters: ``read_columns``, and ``rows_per_split`` if it was set.
-    """
+    read_columns: Annotated[list[str], Meta(description="the columns that the transform is given")]
+    rows_per_split: Annotated[
+        Annotated[int, Meta(ge=1, le=1 << 20)] | None,
+        Meta(description="rows whose values are computed and remembered at once"),
+    ] = None
 
-    takes: ClassVar[frozenset[str]] = frozenset({"read_columns", "rows_per_split"})
-    additive = False
-    replaces = True
+
+class AddColumns(LanceMode):
+    """Every row gets values in new columns; no row is added, moved or removed."""
+
+    Parameters = AddColumnsParameters
+    parameters: AddColumnsParameters
+    grouping = Grouping.ALONE
     provisional = True
-    together = False
+    removes_rows = True
     pins_columns = False
 
-    def validate(self, dataset: LanceDataset | None) -> None:
+    def validate(self) -> None:
         """Refuse columns to be read that the dataset does not have. What the others hold does not matter."""
-        names = [] if dataset is None else dataset.schema.names
-        strange = [name for name in self._read if name not in names]
-        if PLACE in self._read:
+        dataset, read = self.there, self.parameters.read_columns
+        if PLACE in read:
             raise InvalidInputError(
                 f"read_columns names {PLACE!r}: while columns are computed, rows carry their place in a column of that name. "
                 "Rename the column of the dataset first."
             )
-        if dataset is not None and strange:
+        strange = [name for name in read if name not in dataset.schema.names]
+        if strange:
             raise InvalidInputError(
                 f"read_columns names {', '.join(map(repr, strange))}, which the dataset {dataset.uri} does not have. Its columns "
-                f"are: {', '.join(names)}."
+                f"are: {', '.join(dataset.schema.names)}."
             )
 
-    def first(self, dataset: LanceDataset, write: StagedWrite, plan: Plan, made: Callable[[], pa.Schema]) -> Plan:
+    def placing(self, header: Header) -> dict[str, str] | None:
+        """None: no whole row is written."""
+        del header
+        return None
+
+    def first(self, write: StagedWrite, plan: Plan, made: Callable[[], pa.Schema]) -> Plan:
         """Pin the columns that the transform makes.
 
         :raises InvalidInputError: if it makes none, or some that the dataset has.
@@ -88,7 +102,7 @@ class AddColumns(Append):
         """
         import pyarrow as pa
 
-        fields = list(made())
+        dataset, fields = self.there, list(made())
         # The place of the row is the last one; if the transform made one of that name, it is refused below.
         of_transform = fields[:-1] if fields and fields[-1].name == PLACE else fields
         # Optional, because rows that others add later have no values in them.
@@ -109,18 +123,18 @@ class AddColumns(Append):
             )
         return msgspec.structs.replace(plan, inputs=plan.inputs | {"new": schema_to_json(columns)})
 
-    def require_replaceable(self, files: DatasetFiles, dataset: LanceDataset, landed: SealedWrite) -> None:
+    def require_replaceable(self, landed: SealedWrite) -> None:
         """Columns are replaced wherever their rows are by now."""
 
-    def plan(self, files: DatasetFiles, dataset: LanceDataset, write: StagedWrite) -> Plan:
+    @goes_stale
+    def plan(self, write: StagedWrite) -> Plan:
         """Once all of the last plan is staged, ranges that are not planned yet, and the joins if there are none."""
-        del files
-        plan = write.plan
+        dataset, plan = self.there, write.plan
         before = {split.id for split in plan.splits}
         if not before <= write.staged_ids():
             return plan
         rows_per_split: Any = plan.inputs["rows_per_split"]
-        ranges = ranges_of(dataset, self._read, rows_per_split, plan, lambda _: True)
+        ranges = ranges_of(dataset, self.parameters.read_columns, rows_per_split, plan, lambda _: True)
         known = all(split.id in before for split in ranges.splits)
         joins = as_named(self._joins(dataset, ranges, write), plan).values() if known else ()
         splits = (*ranges.splits, *joins)
@@ -129,7 +143,8 @@ class AddColumns(Append):
         inputs = ranges.inputs(plan, dataset)
         return msgspec.structs.replace(plan, created_at=now(), inputs=inputs, splits=splits, base=dataset.version)
 
-    def staged_anew(self, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
+    @classmethod
+    def staged_anew(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which these are staged once more, without the joins of their values.
 
         :raises StagedFileMissingError: if values are lost whose rows were compacted since: what they were read from may be gone.
@@ -147,34 +162,31 @@ class AddColumns(Append):
             return again
         return msgspec.structs.replace(again, splits=tuple(split for split in again.splits if split.task == READ))
 
-    def writer(self, facts: WriterFacts, write: StagedWrite) -> Writer:
+    @goes_stale
+    def writer(self, write: StagedWrite) -> Writer:
         """What executors stage values and join them with."""
         import pyarrow as pa
 
         schema = _columns_of(write.plan).append(pa.field(PLACE, pa.uint32()))
-        return ColumnsWriter(dataclasses.replace(facts, schema=schema, fields=(), one_file=True))
+        return ColumnsWriter(dataclasses.replace(self.facts(write.header), schema=schema, fields=(), one_file=True))
 
-    def landed(self, one: SealedWrite) -> set[str]:
+    def landed(self, write: SealedWrite) -> set[str]:
         """The files that landed, and not the parts that some of them were joined from."""
-        root = one.header.table.identifier
-        return {f"{root}/data/{name}" for name, _ in _column_files(one.plan, one.staged).values()}
+        root = write.header.table.identifier
+        return {f"{root}/data/{name}" for name, _ in _column_files(write.plan, write.staged).values()}
 
-    def staged_schema(self, pinned: pa.Schema, sealed: Sequence[SealedWrite]) -> pa.Schema:
+    def staged_schema(self, writes: Sequence[SealedWrite]) -> pa.Schema:
         """The new columns."""
-        del pinned
-        return _columns_of(sealed[0].plan)
+        return _columns_of(writes[0].plan)
 
-    def swap(
-        self, files: DatasetFiles, dataset: LanceDataset | None, sealed: Sequence[SealedWrite], staged: Sequence[StagedFragments]
-    ) -> Swap:
+    def swap(self, writes: Sequence[SealedWrite], staged: Sequence[StagedFragments]) -> Swap:
         """Every fragment with the deletions that it has now, and the file of its new columns.
 
         :raises TableMovedError: if rows with values are in other fragments now.
         """
-        del files, staged
-        (one,) = sealed
-        if dataset is None:
-            raise TableMovedError(f"The Lance dataset {one.header.table.identifier} is gone.")
+        del staged
+        (one,) = writes
+        dataset = self.there
         columns = _columns_of(one.plan)
         there = [name for name in columns.names if name in dataset.schema.names]
         if not _own_columns(dataset, one.replaced).issuperset(there):
@@ -184,7 +196,7 @@ class AddColumns(Append):
                 "the commit again."
             )
         made = _column_files(one.plan, one.staged)
-        fields = fields_of(dataset.lance_schema, self._read)
+        fields = fields_of(dataset.lance_schema, self.parameters.read_columns)
         found = {content_of(fragment, fields): fragment for fragment in live_fragments(dataset)}
         self._require_covered(one, dataset, found, made)
         _require_valued(one, dataset, found)
@@ -218,7 +230,7 @@ class AddColumns(Append):
 
     def _joins(self, dataset: LanceDataset, ranges: Ranges, write: StagedWrite) -> Iterator[Split]:
         """Splits that join staged values into one file, for the fragments that need it."""
-        fields = fields_of(dataset.lance_schema, self._read)
+        fields = fields_of(dataset.lance_schema, self.parameters.read_columns)
         files = _files_of(write.records([split.id for split in ranges.splits]))
         own = _by_fragment(ranges.splits)
         for fragment in live_fragments(dataset):
@@ -234,13 +246,6 @@ class AddColumns(Append):
             runs = tuple(own_runs for _, own_runs in parts)
             named = tuple((file.name, file.bytes) for file, _ in parts)
             yield _join(fragment.id, Join(of, fragment.physical_rows, named, runs if any(runs) else ()))
-
-    @property
-    def _read(self) -> list[str]:
-        columns = self.parameters.get("read_columns")
-        if not isinstance(columns, list) or not columns:
-            raise InvalidInputError("mode='add_columns' needs read_columns: the columns that the transform is given.")
-        return columns
 
 
 def _warn_of_indexes(dataset: LanceDataset, replaced: Sequence[str]) -> None:

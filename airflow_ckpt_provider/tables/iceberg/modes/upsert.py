@@ -8,7 +8,7 @@ the next plan has the same ids for all that the change did not touch, and those 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,27 +18,27 @@ from airflow_ckpt_provider.checkpoint.documents import READ, Split, StagedFile, 
 from airflow_ckpt_provider.scan.iceberg import ScanFile
 from airflow_ckpt_provider.tables.iceberg.cover import Paths
 from airflow_ckpt_provider.tables.iceberg.guards import require_same_files, require_same_schema
-from airflow_ckpt_provider.tables.iceberg.landing import Append, head_id, table_split
+from airflow_ckpt_provider.tables.iceberg.modes.base import IcebergMode
+from airflow_ckpt_provider.tables.iceberg.modes.splits import head_id, table_split
 from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
 from airflow_ckpt_provider.tables.iceberg.upsert.plan import plan_matches
 from airflow_ckpt_provider.tables.iceberg.upsert.writer import UpsertWriter
 from airflow_ckpt_provider.tables.keys.parameters import UpsertParameters
 from airflow_ckpt_provider.tables.keys.portions import buckets_for
-from airflow_ckpt_provider.tables.protocol import Written
+from airflow_ckpt_provider.tables.mode import Grouping
 from airflow_ckpt_provider.tables.staged_files import reading_staged
+from airflow_ckpt_provider.tables.writer import Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
     import pyarrow as pa
-    from pyiceberg.table import Table
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan, Staged
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
     from airflow_ckpt_provider.tables.iceberg.cover import Removal
-    from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts
-    from airflow_ckpt_provider.tables.protocol import Writer
+    from airflow_ckpt_provider.tables.writer import Writer
 
 #: Tasks of the table's own splits.
 MATCH, UNIQUE, INSERT = "match", "unique", "insert"
@@ -47,29 +47,26 @@ MATCH, UNIQUE, INSERT = "match", "unique", "insert"
 _UNKNOWN_BUCKETS = 16
 
 
-class Upsert(UpsertParameters, Append):
-    """Rows with the keys of staged ones are updated, and the other staged rows inserted.
+class Upsert(IcebergMode):
+    """Rows with the keys of staged ones are updated, and the other staged rows inserted."""
 
-    :param parameters: ``upsert_keys``, ``when_matched`` and ``when_not_matched``.
-    """
-
-    takes: ClassVar[frozenset[str]] = frozenset({"upsert_keys", "when_matched", "when_not_matched"})
+    Parameters = UpsertParameters
+    parameters: UpsertParameters
+    grouping = Grouping.ALONE
     provisional = True
-    together = False
     matches_rows = True
 
-    def validate(self, table: Table | None) -> None:
+    def validate(self) -> None:
         """Refuse keys that cannot be keys of this table."""
-        if table is not None:
-            key_columns(table.schema(), self._keys, ".".join(table.name()))
+        key_columns(self.table.schema(), self.parameters.upsert_keys, ".".join(self.table.name()))
 
-    def plan(self, table: Table, write: StagedWrite) -> Plan:
+    def plan(self, write: StagedWrite) -> Plan:
         """The splits of the phase that the write is in; those of the last one again if the table moved.
 
         The source is read; then the files of the table are matched, which may be compacted and expired meanwhile; then what
         was found in none of them is inserted.
         """
-        header, plan = write.header, write.plan
+        table, header, plan = self.table, write.header, write.plan
         require_same_schema(table, header)
         staged_ids, reads = write.staged_ids(), write.reads
         if any(split.id not in staged_ids for split in reads):
@@ -78,18 +75,19 @@ class Upsert(UpsertParameters, Append):
         records = write.records([split.id for split in reads])
         sources = [record.scratch for record in records if record.scratch is not None]
         unique = [_unique(n) for n in range(self._buckets(write))] if sources else []
-        wanted = as_named([*self._matches(table, write, head, sources), *unique], plan)
+        wanted = as_named([*self._matches(write, head, sources), *unique], plan)
         if _phase(plan, MATCH, UNIQUE) != wanted:
             return _with(plan, wanted.values(), head, sources)
         if not wanted.keys() <= staged_ids:
             return plan
-        inserts = as_named(self._inserts(records, wanted), plan) if self._insert else {}
+        inserts = as_named(self._inserts(records, wanted), plan) if self.parameters.inserts else {}
         if _phase(plan, INSERT) != inserts:
             return _with(plan, [*wanted.values(), *inserts.values()], head, sources)
         # Where there is nothing to match and nothing to insert: what was read must not be sealed as if it was to land.
         return _with(plan, (), head, sources) if any(split.task == READ for split in plan.splits) else plan
 
-    def staged_anew(self, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
+    @classmethod
+    def staged_anew(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which these are staged once more, without what was computed from them."""
         plan, number = write.plan, len(write.plans) + 1
         reading = write.reading
@@ -101,10 +99,17 @@ class Upsert(UpsertParameters, Append):
         # What is inserted depends on all that was matched.
         return msgspec.structs.replace(again, splits=tuple(split for split in again.splits if split.task != INSERT))
 
-    def writer(self, facts: WriterFacts, table: Table, write: StagedWrite) -> Writer:
+    def writer(self, write: StagedWrite) -> Writer:
         """A writer for the splits of all phases."""
+        facts, told = self.facts(write), self.parameters
         upsert = UpsertWriter(
-            facts, table, facts.schema.schema_id, self._keys, buckets=self._buckets(write), update=self._update, insert=self._insert
+            facts,
+            self.table,
+            facts.schema.schema_id,
+            told.upsert_keys,
+            buckets=self._buckets(write),
+            update=told.updates,
+            insert=told.inserts,
         )
         sidecars = []
         if _phase(write.plan, INSERT):
@@ -112,31 +117,31 @@ class Upsert(UpsertParameters, Append):
             sidecars = [record.scratch for record in matched if record.scratch is not None]
         return UpsertWork(upsert, _sources(write.plan), sidecars)
 
-    def removals(self, table: Table, sealed: Sequence[SealedWrite]) -> list[Removal]:
+    def removals(self, writes: Sequence[SealedWrite]) -> list[Removal]:
         """The rewritten files.
 
         :raises TableMovedError: if a file that can hold a key is another one than those that were matched.
         """
-        (one,) = sealed
-        require_same_schema(table, one.header)
-        head = head_id(table, one.header.table.branch)
-        if head != one.plan.base:
-            wanted = as_named(self._matches(table, one, head, _sources(one.plan)), one.plan)
-            require_same_files(wanted, _phase(one.plan, MATCH), one.header)
-        rewritten = frozenset(path for record in one.staged for path in record.replaces)
-        return [*super().removals(table, sealed), *([Paths(rewritten)] if rewritten else [])]
+        (write,) = writes
+        require_same_schema(self.table, write.header)
+        head = head_id(self.table, write.header.table.branch)
+        if head != write.plan.base:
+            wanted = as_named(self._matches(write, head, _sources(write.plan)), write.plan)
+            require_same_files(wanted, _phase(write.plan, MATCH), write.header)
+        rewritten = frozenset(path for record in write.staged for path in record.replaces)
+        return [*super().removals(writes), *([Paths(rewritten)] if rewritten else [])]
 
     def _buckets(self, write: StagedWrite) -> int:
         """Buckets of keys: the same in every round, because the first plan is."""
         size = sum(split.bytes for split in write.plans[0].splits)
         return buckets_for(size) if size else _UNKNOWN_BUCKETS
 
-    def _matches(self, table: Table, write: StagedWrite, head: int | None, sources: Sequence[JsonObject]) -> list[Split]:
+    def _matches(self, write: StagedWrite, head: int | None, sources: Sequence[JsonObject]) -> list[Split]:
         """A split for each live file that can hold a key; not for those that the commit removes anyway."""
         if not sources:
             return []
         gone = frozenset(write.replaced_files)
-        files = plan_matches(table, head, self._keys, sources, write.header.table.schema_id)
+        files = plan_matches(self.table, head, self.parameters.upsert_keys, sources, write.header.table.schema_id)
         return [table_split(MATCH, file) for file in files if file.path not in gone]
 
     def _inserts(self, records: Sequence[Staged], matches: dict[str, Split]) -> list[Split]:

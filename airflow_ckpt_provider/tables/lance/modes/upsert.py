@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.anew import as_named, read_anew, staged_anew
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Split, part_of
-from airflow_ckpt_provider.exceptions import InvalidInputError, TableMovedError
-from airflow_ckpt_provider.tables.keys.parameters import CHOICES, UpsertParameters
-from airflow_ckpt_provider.tables.lance.modes import Append
+from airflow_ckpt_provider.exceptions import TableMovedError
+from airflow_ckpt_provider.tables.keys.parameters import UpsertParameters
+from airflow_ckpt_provider.tables.lance.looks import goes_stale
+from airflow_ckpt_provider.tables.lance.modes.base import LanceMode
 from airflow_ckpt_provider.tables.lance.operations import merging
 from airflow_ckpt_provider.tables.lance.updating import updating
 from airflow_ckpt_provider.tables.lance.upsert.earlier import EARLIER, Earlier
@@ -21,6 +22,7 @@ from airflow_ckpt_provider.tables.lance.upsert.sidecar import Sidecar, sidecars_
 from airflow_ckpt_provider.tables.lance.upsert.source import Source, require_keys
 from airflow_ckpt_provider.tables.lance.upsert.writer import MATCH, UNIQUE, UpsertFacts, UpsertWriter, match_id
 from airflow_ckpt_provider.tables.marks import has_mark
+from airflow_ckpt_provider.tables.mode import Grouping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -34,52 +36,45 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
     from airflow_ckpt_provider.tables.lance.operations import Swap
-    from airflow_ckpt_provider.tables.lance.writer import WriterFacts
-    from airflow_ckpt_provider.tables.protocol import Writer
+    from airflow_ckpt_provider.tables.writer import Writer
 
 
 #: Input of plans that says that updated rows keep their row ids.
 _KEEPS_IDS = "keeps_row_ids"
 
 
-class Upsert(UpsertParameters, Append):
+class Upsert(LanceMode):
     """Rows with the keys of staged ones are replaced by those, and the other staged rows added.
 
     Decision: rows keep their ids wherever a dataset has any that are stable, except where the commit also says how far a growing
     source was read: that takes a ``Merge``, which takes no row ids.
-
-    :param parameters: ``upsert_keys``, ``when_matched`` and ``when_not_matched``.
     """
 
-    takes: ClassVar[frozenset[str]] = frozenset({"upsert_keys", "when_matched", "when_not_matched"})
-    additive = False
+    Parameters = UpsertParameters
+    parameters: UpsertParameters
+    grouping = Grouping.ALONE
     provisional = True
-    together = False
 
-    def validate(self, dataset: LanceDataset | None) -> None:
-        """Refuse keys that cannot be keys of this dataset, and what would write nothing at all."""
-        super().validate(dataset)
-        for name, values in CHOICES.items():
-            if self.parameters.get(name, values[0]) not in values:
-                raise InvalidInputError(f"{name}={self.parameters[name]!r}: the values are {' and '.join(map(repr, values))}.")
-        if not (self._update or self._insert):
-            raise InvalidInputError("when_matched='ignore' with when_not_matched='ignore' writes nothing at all.")
-        if dataset is not None:
-            require_keys(dataset.schema, self._keys, dataset.uri)
+    def validate(self) -> None:
+        """Refuse keys that cannot be keys of this dataset."""
+        super().validate()
+        require_keys(self.there.schema, self.parameters.upsert_keys, self.there.uri)
 
-    def first(self, dataset: LanceDataset, write: StagedWrite, plan: Plan, made: Callable[[], pa.Schema]) -> Plan:
-        """The source's plan, with whether rows keep their ids; see ``Table.first``."""
-        plan = super().first(dataset, write, plan, made)
-        return _keeping(plan, keeps_ids=self._keeps_ids(dataset, write, plan))
+    def first(self, write: StagedWrite, plan: Plan, made: Callable[[], pa.Schema]) -> Plan:
+        """The source's plan, with whether rows keep their ids; see ``Mode.first``."""
+        del made
+        return _keeping(plan, keeps_ids=self._keeps_ids(write, plan))
 
-    def plan(self, files: DatasetFiles, dataset: LanceDataset, write: StagedWrite) -> Plan:
+    @goes_stale
+    def plan(self, write: StagedWrite) -> Plan:
         """The source's splits; with those that match the dataset as it is now; then those that drop what does not land."""
+        files, dataset = self.named.files, self.there
         pinned, reads, staged_ids = write.plan, write.reads, write.staged_ids()
         if any(split.id not in staged_ids for split in reads):
             return pinned
         records = write.records([split.id for split in reads])
         source, earlier = Source.of(records), Earlier.of(write.replaced)
-        landing = self._landing(keeps_ids=self._keeps_ids(dataset, write, pinned))
+        landing = self._landing(keeps_ids=self._keeps_ids(write, pinned))
         wanted = as_named(_wanted(files, dataset, source, earlier, keeps_ids=landing.keeps_ids), pinned)
         plan = _keeping(pinned, keeps_ids=landing.keeps_ids)
         if _phase(plan, MATCH, UNIQUE) != wanted.keys():
@@ -96,11 +91,13 @@ class Upsert(UpsertParameters, Append):
         # What was read must not be sealed as if it was to land.
         return _with(plan, [*wanted.values(), *filters.values()], dataset.version, source, sidecars=tuple(sidecars.values()))
 
-    def require_replaceable(self, files: DatasetFiles, dataset: LanceDataset, landed: SealedWrite) -> None:
+    @goes_stale
+    def require_replaceable(self, landed: SealedWrite) -> None:
         """Check that what was inserted is where it was written; rows of it may be deleted or updated since."""
-        Earlier.of(landed).require_there(files, dataset)
+        Earlier.of(landed).require_there(self.named.files, self.there)
 
-    def staged_anew(self, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
+    @classmethod
+    def staged_anew(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which these are staged once more, without what was computed from them."""
         plan, plans, number = write.plan, write.plans, len(write.plans) + 1
         if any(split.id in lost for split in write.reads):
@@ -115,24 +112,22 @@ class Upsert(UpsertParameters, Append):
         inputs |= {} if earlier is None else {"earlier": earlier}
         return msgspec.structs.replace(again, inputs=inputs, splits=(*write.reads, *kept))
 
-    def writer(self, facts: WriterFacts, write: StagedWrite) -> Writer:
+    @goes_stale
+    def writer(self, write: StagedWrite) -> Writer:
         """What executors do the splits of all phases with."""
         plan = write.plan
         sidecars, earlier = (part_of(plan.inputs.get(name, ()), tuple[Sidecar, ...]) for name in ("sidecars", "earlier"))
         landing = self._landing(keeps_ids=_keeps(plan))
-        upsert = UpsertFacts(tuple(self._keys), plan.base, Source.of_plan(plan), landing, sidecars, earlier)
-        return UpsertWriter(facts, upsert)
+        upsert = UpsertFacts(tuple(self.parameters.upsert_keys), plan.base, Source.of_plan(plan), landing, sidecars, earlier)
+        return UpsertWriter(self.facts(write.header), upsert)
 
-    def swap(
-        self, files: DatasetFiles, dataset: LanceDataset | None, sealed: Sequence[SealedWrite], staged: Sequence[StagedFragments]
-    ) -> Swap:
+    def swap(self, writes: Sequence[SealedWrite], staged: Sequence[StagedFragments]) -> Swap:
         """Everything that is there, with what is replaced marked as deleted, and the staged fragments.
 
         :raises TableMovedError: if a fragment is another one than those that were matched.
         """
-        (one,) = sealed
-        if dataset is None:
-            return super().swap(files, dataset, sealed, staged)
+        (one,) = writes
+        files, dataset = self.named.files, self.there
         if dataset.version != one.plan.base:
             source, earlier = Source.of_plan(one.plan), Earlier.of(one.replaced)
             wanted = as_named(_wanted(files, dataset, source, earlier, keeps_ids=_keeps(one.plan)), one.plan)
@@ -154,17 +149,21 @@ class Upsert(UpsertParameters, Append):
             return updating(dataset, staged, deletions, row_ids_of(files, one.staged))
         return merging(dataset, staged, matched)
 
-    def landed(self, one: SealedWrite) -> set[str]:
+    def landed(self, write: SealedWrite) -> set[str]:
         """Sidecars say what is to be removed if the generation is replaced."""
-        root = one.header.table.identifier
-        return super().landed(one) | {f"{root}/{sidecar.name}" for sidecar in sidecars_of(one.staged).values()}
+        root = write.header.table.identifier
+        return super().landed(write) | {f"{root}/{sidecar.name}" for sidecar in sidecars_of(write.staged).values()}
 
     def _landing(self, *, keeps_ids: bool) -> Landing:
-        return Landing(self._update, self._insert, keeps_ids)
+        return Landing(self.parameters.updates, self.parameters.inserts, keeps_ids)
 
-    def _keeps_ids(self, dataset: LanceDataset, write: StagedWrite, plan: Plan) -> bool:
+    def _keeps_ids(self, write: StagedWrite, plan: Plan) -> bool:
         """Whether rows of this dataset that are updated keep their row ids."""
-        return self._update and dataset.has_stable_row_ids and not has_mark(plan, replaces=write.header.replaces is not None)
+        return (
+            self.parameters.updates
+            and self.there.has_stable_row_ids
+            and not has_mark(plan, replaces=write.header.replaces is not None)
+        )
 
 
 def _keeps(plan: Plan) -> bool:

@@ -1,0 +1,76 @@
+"""Table formats, by name: what each is called, which modes it has, and how one of its tables is opened.
+
+A format is one package below ``tables``, and one line here. What is above asks this, and imports none of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Literal
+
+from airflow_ckpt_provider.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject
+    from airflow_ckpt_provider.tables.mode import Mode
+    from airflow_ckpt_provider.tables.parameters import ModeParameters
+    from airflow_ckpt_provider.tables.table import Table
+
+#: Where each format's ``FORMAT`` is, by the name that headers and references have.
+_MODULES = {
+    "iceberg": "airflow_ckpt_provider.tables.iceberg.format",
+    "lance": "airflow_ckpt_provider.tables.lance.format",
+    "staged": "airflow_ckpt_provider.tables.staged.format",
+}
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """What there is to know of a format without a table of it.
+
+    :param name: as headers and references have it.
+    :param commit_is: what its users call a commit.
+    :param what_deletes: what an error says of whatever deletes staged files.
+    :param connection: kind of the Airflow connection that opens its tables: ``iceberg``, or ``checkpoint`` for storage alone.
+    :param modes: by their names.
+    :param mode: the one that does what a name and parameters ask.
+    :param open: a table, from its name, its branch, and what its connection gives: a catalog, or storage options.
+    :param named: the name that checkpoints have for a table, from what a user calls it; None if it cannot be one.
+    :param refusal: what helps with an answer to a commit that no second try changes; None if another try may be answered otherwise.
+    """
+
+    name: str
+    commit_is: Literal["snapshot", "version"]
+    what_deletes: str
+    connection: str
+    modes: Mapping[str, type[Mode]]
+    mode: Callable[[str, JsonObject], type[Mode]]
+    open: Callable[[str, str, object], Table]
+    named: Callable[[str], str | None]
+    refusal: Callable[[Exception], str | None]
+
+    @property
+    def parameters(self) -> dict[str, type[ModeParameters]]:
+        """What each mode takes."""
+        return {name: mode.Parameters for name, mode in self.modes.items()}
+
+
+@cache
+def format_of(name: str) -> TableFormat:
+    """The format of this name.
+
+    :raises InvalidInputError: if there is none.
+    """
+    if name not in _MODULES:
+        raise InvalidInputError(f"There is no table format {name!r}; there are {', '.join(_MODULES)}.")
+    found: TableFormat = importlib.import_module(_MODULES[name]).FORMAT
+    return found
+
+
+def mode_type(header: Header) -> type[Mode]:
+    """The mode that a header names, in the format of its table."""
+    return format_of(header.table.format).mode(header.mode, header.parameters)

@@ -1,0 +1,101 @@
+"""The mode ``overwrite`` with a filter: rows that match it are replaced, and the files at its boundary rewritten."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
+
+from airflow_ckpt_provider.checkpoint.anew import as_named
+from airflow_ckpt_provider.checkpoint.documents import READ
+from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
+from airflow_ckpt_provider.tables.iceberg.cover import Matching, Paths
+from airflow_ckpt_provider.tables.iceberg.guards import require_same_files, require_same_schema
+from airflow_ckpt_provider.tables.iceberg.modes.base import IcebergMode, replaces_all
+from airflow_ckpt_provider.tables.iceberg.modes.splits import head_id, table_split, with_table_splits
+from airflow_ckpt_provider.tables.iceberg.removal import classify
+from airflow_ckpt_provider.tables.iceberg.where import KeepingWriter, RowFilter
+from airflow_ckpt_provider.tables.mode import Grouping
+from airflow_ckpt_provider.tables.parameters import ModeParameters
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_ckpt_provider.checkpoint.documents import Plan, Split
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
+    from airflow_ckpt_provider.tables.iceberg.cover import Removal
+    from airflow_ckpt_provider.tables.writer import Writer
+
+
+class OverwriteParameters(ModeParameters, frozen=True, kw_only=True):
+    """Which rows are replaced: all, or those of a filter."""
+
+    overwrite_filter: Annotated[str | None, Meta(description="the rows to replace, such as \"day = '2026-01-01'\"")] = None
+    overwrite_parameters: Annotated[dict[str, str | int | float] | None, Meta(description="values of the filter's parameters")] = (
+        None
+    )
+
+    def problem(self) -> str | None:
+        """Values of parameters of no filter."""
+        if self.overwrite_parameters is None or self.overwrite_filter:
+            return None
+        return "overwrite_parameters are values of parameters of overwrite_filter, and there is none."
+
+
+class OverwriteWhere(IcebergMode):
+    """Rows that match a filter are replaced. Files that hold others too are rewritten without them, each as a split."""
+
+    Parameters = OverwriteParameters
+    parameters: OverwriteParameters
+    grouping = Grouping.ALONE
+    provisional = True
+    removes_rows = True
+
+    def validate(self) -> None:
+        """Refuse a filter that is none."""
+        self._filter.bound(self.table.schema())
+
+    def plan(self, write: StagedWrite) -> Plan:
+        """The source's splits, and one for each file at the filter's boundary."""
+        table, header, plan = self.table, write.header, write.plan
+        if header.replaces is not None:
+            return plan
+        require_same_schema(table, header)
+        head = head_id(table, header.table.branch)
+        boundary = as_named(self._boundary(head).values(), plan)
+        return plan if boundary == _table_splits(plan) else with_table_splits(plan, boundary.values(), head)
+
+    def writer(self, write: StagedWrite) -> Writer:
+        """A writer that also rewrites boundary files."""
+        facts = self.facts(write)
+        return KeepingWriter(facts, self._filter, IcebergScan(self.table, facts.schema.schema_id))
+
+    def removals(self, writes: Sequence[SealedWrite]) -> list[Removal]:
+        """Files of which all rows match, and the rewritten ones."""
+        if replaces_all(writes):
+            return super().removals(writes)
+        table, first = self.table, writes[0].header
+        require_same_schema(table, first)
+        boundary = self._boundary(head_id(table, first.table.branch)).values()
+        for write in writes:
+            require_same_files(as_named(boundary, write.plan), _table_splits(write.plan), write.header)
+        rewritten = frozenset(path for write in writes for record in write.staged for path in record.replaces)
+        expression = self._filter.expression()
+        found: list[Removal] = [Matching(expression)]
+        return [*found, Paths(rewritten)] if rewritten else found
+
+    @property
+    def _filter(self) -> RowFilter:
+        return RowFilter(self.parameters.overwrite_filter or "", self.parameters.overwrite_parameters or {})
+
+    def _boundary(self, head: int | None) -> dict[str, Split]:
+        if head is None:
+            return {}
+        table, expression = self.table, self._filter.expression()
+        partial = {file.file_path for file in classify(table, head, expression).partial}
+        files = (scanned.file for scanned in scan_files(table, head, expression) if scanned.file.path in partial)
+        return {split.id: split for split in (table_split("keep", file) for file in files)}
+
+
+def _table_splits(plan: Plan) -> dict[str, Split]:
+    return {split.id: split for split in plan.splits if split.task != READ}

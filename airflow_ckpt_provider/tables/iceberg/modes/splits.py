@@ -1,0 +1,39 @@
+"""Splits that are the table's own work on its files, and the plans that list them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_ckpt_provider.checkpoint.checkpoint import now
+from airflow_ckpt_provider.checkpoint.documents import READ, Split
+from airflow_ckpt_provider.tables.iceberg.search import head_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyiceberg.table import Table
+
+    from airflow_ckpt_provider.checkpoint.documents import Plan
+    from airflow_ckpt_provider.scan.iceberg import ScanFile
+
+
+def table_split(task: str, file: ScanFile, *more: str) -> Split:
+    """Work of the table's own on one of its files: its id says which file it is, with which deletes."""
+    facts = "\0".join([file.path, *sorted(delete.path for delete in file.deletes), *more])
+    digest = hashlib.sha256(facts.encode()).hexdigest()[:16]
+    return Split(id=f"{task}{digest}", bytes=file.bytes, read=msgspec.to_builtins(file), task=task)
+
+
+def with_table_splits(plan: Plan, splits: Iterable[Split], base: int | None) -> Plan:
+    """``plan`` with these for its table's own splits."""
+    own = [split for split in plan.splits if split.task == READ]
+    return msgspec.structs.replace(plan, created_at=now(), splits=(*own, *splits), base=base)
+
+
+def head_id(table: Table, branch: str) -> int | None:
+    """Id of the snapshot that a branch shows."""
+    head = head_of(table.metadata, branch)
+    return head.snapshot_id if head else None

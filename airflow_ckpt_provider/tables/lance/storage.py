@@ -1,0 +1,108 @@
+"""The staged files of writes in the folder of a Lance dataset; see ``StagedStorage``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_ckpt_provider.checkpoint.documents import StagedFile
+from airflow_ckpt_provider.tables.lance.deletions import require_counted
+from airflow_ckpt_provider.tables.lance.facts import writer_facts
+from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.looks import goes_stale
+from airflow_ckpt_provider.tables.lance.modes import mode_of
+from airflow_ckpt_provider.tables.lance.own import require_own_files, require_own_records
+from airflow_ckpt_provider.tables.lance.scan import FileScan
+from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS, ROW_IDS_SUFFIX
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import SIDECAR, Sidecar
+from airflow_ckpt_provider.tables.staged_files import gone_of
+from airflow_ckpt_provider.tables.storage import DataFile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lance import LanceDataset
+
+    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject, Staged
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
+    from airflow_ckpt_provider.tables.lance.binding import NamedDataset
+    from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
+    from airflow_ckpt_provider.tables.lance.modes.base import LanceMode
+
+
+class LanceStorage:
+    """What is staged in the folder of a dataset.
+
+    :param named: where the dataset is.
+    :param dataset: as it was loaded; None if it does not exist yet.
+    """
+
+    def __init__(self, named: NamedDataset, dataset: LanceDataset | None) -> None:
+        self.named = named
+        self._dataset = dataset
+
+    def named_in(self, record: Staged) -> list[StagedFile]:
+        """Data and deletion files, the sidecar and the file with row ids; see ``StagedStorage.named_in``."""
+        beside = [Sidecar.from_json(own) for name, own in (record.scratch or {}).items() if name in {SIDECAR, ROW_IDS}]
+        return [*record.files, *(StagedFile(f"{self.named.files.uri}/{one.name}", one.bytes) for one in beside)]
+
+    def needed_to_commit(self, write: SealedWrite) -> list[StagedFile]:
+        """Data and deletion files, sidecars and files with row ids; see ``StagedStorage.needed_to_commit``."""
+        landed = self._mode(write.header).landed(write)
+        files = (file for record in write.staged for file in self.named_in(record))
+        return [file for file in files if file.path in landed or file.path.endswith(ROW_IDS_SUFFIX)]
+
+    def lost(self, files: Sequence[StagedFile]) -> list[StagedFile]:
+        """Staged files that are gone or have another size (I5): Lance commits fragments whose files are gone."""
+        return gone_of(files, self.named.files.sizes([file.path for file in files]))
+
+    def require_own_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:
+        """Refuse records that name files of others; see ``StagedStorage.require_own_records``."""
+        earlier = write.replaced.names if write.replaced is not None else None
+        require_own_records(self.named.identifier, write.header, write.names, write.plans, records, earlier)
+
+    def require_own_files(self, writes: Sequence[SealedWrite]) -> None:
+        """Refuse to land files of others; see ``StagedStorage.require_own_files``."""
+        uri = self.named.identifier
+        for write in writes:
+            header = write.header
+            pins = self._mode(header).pins_columns
+            require_own_files(uri, write, writer_facts(self.named, self._dataset, header.table).fields if pins else None)
+            again = write.replaced
+            if again is not None:
+                earlier = again.replaced.names if again.replaced is not None else None
+                require_own_records(uri, again.header, again.names, [again.plan], again.staged, earlier)
+
+    def require_listed(self, writes: Sequence[SealedWrite]) -> None:
+        """Fragments are listed in the records themselves, and were looked at there; deletions are counted in their files."""
+        scratch: list[Any] = [record.scratch for write in writes for record in write.staged if record.scratch is not None]
+        fragments = [one["fragment"] for one in scratch if "fragment" in one]
+        require_counted(self.named.files, [(one["id"], one["deletion_file"]) for one in fragments])
+
+    def writes_manifests(self, manifests: Sequence[JsonObject]) -> bool:
+        """No: fragments are listed in the seal; see ``StagedStorage.writes_manifests``."""
+        del manifests
+        return False
+
+    def merged_manifests(self, write: StagedWrite, manifests: Sequence[JsonObject], stem: str) -> Sequence[JsonObject]:
+        """One record of all fragments."""
+        del write, stem
+        found: dict[tuple[tuple[int, ...], str], list[StagedFragment]] = {}
+        for own in map(StagedFragments.from_json, manifests):
+            found.setdefault((own.fields, own.storage_version), []).extend(own.fragments)
+        return [
+            StagedFragments(fragments=tuple(fragments), fields=fields, storage_version=version).to_json()
+            for (fields, version), fragments in sorted(found.items())
+        ]
+
+    def data_files(self, writes: Sequence[SealedWrite]) -> list[DataFile]:
+        """The data files that a commit of these would add."""
+        staged = [StagedFragments.from_json(manifest) for write in writes for manifest in write.seal.manifests]
+        return [DataFile(path=fragment.name, bytes=fragment.bytes) for one in staged for fragment in one.fragments]
+
+    @goes_stale
+    def scan(self, writes: Sequence[SealedWrite], columns: Sequence[str] | None = None) -> FileScan:
+        """What reads those files; see ``StagedStorage.scan``."""
+        return FileScan(self.named.files, self._mode(writes[0].header).staged_schema(writes), columns)
+
+    def _mode(self, header: Header) -> LanceMode:
+        return mode_of(header.mode, header.parameters)(self.named, self._dataset, header.parameters)

@@ -1,0 +1,138 @@
+"""A folder of rows, as a table format; see ``tables.format``."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.checkpoint.documents import StagedFile, TableBinding
+from airflow_ckpt_provider.checkpoint.layout import author_of
+from airflow_ckpt_provider.checkpoint.location import whole_uri
+from airflow_ckpt_provider.exceptions import InvalidInputError, NotSupportedYetError, TableMissingError
+from airflow_ckpt_provider.tables.format import TableFormat
+from airflow_ckpt_provider.tables.parameters import told
+from airflow_ckpt_provider.tables.staged.folder import DATA, RowsFolder, TableFacts
+from airflow_ckpt_provider.tables.staged.state import MODES, RowsState, mode_of
+from airflow_ckpt_provider.tables.written_files import WrittenFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
+    from airflow_ckpt_provider.tables.written_files import Owner
+
+NAME = "staged"
+
+
+class RowsTarget:
+    """A folder of rows that is written to; see ``Table``, whose words the methods have.
+
+    :param uri: of the folder.
+    :param options: storage options, with credentials.
+    """
+
+    format = NAME
+    branch = "main"
+
+    def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
+        self.identifier = whole_uri(uri).rstrip("/")
+        self.folder = RowsFolder(self.identifier, dict(options or {}))
+
+    def make(self, schema: pa.Schema) -> TableFacts:
+        """Make the folder, unless it is made already; its columns stay what they are."""
+        return self.folder.put_table(TableFacts.of(uuid.uuid4().hex, schema))
+
+    def validate(self, mode: str, parameters: JsonObject) -> None:
+        """Refuse what cannot work before anything is read or recorded."""
+        told(mode_of(mode, parameters).Parameters, parameters, mode)
+        self.binding()
+
+    def binding(self) -> TableBinding:
+        """Identity and columns."""
+        facts = self._facts()
+        return TableBinding(
+            format=NAME, identifier=self.identifier, uuid=facts.uuid, branch=self.branch, schema_id=0, spec_id=0,
+            schema_fingerprint=facts.fingerprint,
+        )  # fmt: skip
+
+    def creation(self, rows: pa.Schema, parameters: JsonObject) -> TableBinding:
+        """Refuse: a folder of rows is made by ``make``."""
+        del rows, parameters
+        raise NotSupportedYetError(f"{self.identifier} is not created by a commit.")
+
+    def require_creation(self, binding: TableBinding, parameters: JsonObject | None) -> None:
+        """Nothing: no header says what the folder is to be."""
+
+    def evolve(self, rows: pa.Schema) -> list[str]:
+        """Nothing: its columns never change, and rows that do not fit are refused."""
+        del rows
+        return []
+
+    def state(self, binding: TableBinding | None = None) -> RowsState:
+        """The folder as it is now."""
+        facts = self._facts()
+        if binding is not None and facts.uuid != binding.uuid:
+            raise TableMissingError(
+                f"The folder of rows {self.identifier} was removed and made anew since this checkpoint was begun. Rows staged for "
+                "the old one are not committed to the new one. Run the stage under another idempotence key."
+            )
+        return RowsState(self.folder, facts)
+
+    def written(self, binding: TableBinding) -> WrittenFiles:
+        """List what attempts have written."""
+        del binding
+        return WrittenFiles(self._written())
+
+    def orphans(self, write: StagedWrite, landed: SealedWrite | None, listed: WrittenFiles) -> list[StagedFile]:
+        """Files of a generation that no commit lists."""
+        live = {file.path for commit in self.folder.commits() for file in commit.files}
+        live |= {file.path for record in landed.staged for file in record.files} if landed is not None else set()
+        own = listed.of((write.names.key_hash, write.names.generation))
+        return [file for file in own if file.path.rpartition("/")[2] in write.names and file.path not in live]
+
+    def remove(self, binding: TableBinding, files: Sequence[StagedFile]) -> None:
+        """Delete orphans."""
+        del binding
+        self.folder.delete(file.path for file in files)
+
+    def _facts(self) -> TableFacts:
+        facts = self.folder.table()
+        if facts is None:
+            raise TableMissingError(f"There is no folder of rows at {self.identifier}. Make it first, or correct the URI.")
+        return facts
+
+    def _written(self) -> Iterator[tuple[Owner, StagedFile]]:
+        for name, size in self.folder.listed(DATA):
+            author = author_of(name)
+            if author is not None:
+                yield (author.key_hash, author.generation), StagedFile(self.folder.path(name), size)
+
+
+def _open(identifier: str, branch: str, opened: object) -> RowsTarget:
+    del branch
+    if not isinstance(opened, dict):
+        raise TypeError("A folder of rows is opened with storage options.")
+    return RowsTarget(identifier, opened)
+
+
+def _named(identifier: str) -> str | None:
+    try:
+        return whole_uri(identifier).rstrip("/")
+    except InvalidInputError:
+        return None
+
+
+FORMAT = TableFormat(
+    name=NAME,
+    commit_is="version",
+    what_deletes="Something deletes files of the folder that no commit lists yet: stop it.",
+    connection="checkpoint",
+    modes=MODES,
+    mode=mode_of,
+    open=_open,
+    named=_named,
+    refusal=lambda _: None,
+)

@@ -1,0 +1,50 @@
+"""The table's part of a stage: what runs on an executor, for one split at a time."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import pyarrow as pa
+
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Split, StagedFile
+
+
+class Written(NamedTuple):
+    """What one split became; see ``Staged`` for what the members mean."""
+
+    rows: int
+    bytes: int
+    files: tuple[StagedFile, ...]
+    manifest: JsonObject | None
+    replaces: tuple[str, ...] = ()
+    counts: Mapping[str, int] = MappingProxyType({})
+    scratch: JsonObject | None = None
+
+
+class Writer(Protocol):
+    """Does the table's part of a round's splits on an executor. Picklable; may hold credentials, so it is never stored."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema that rows are brought to."""
+        ...
+
+    def write(self, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
+        """Write the rows of one split in bounded memory (I11). All its file names begin with ``stem`` (I4).
+
+        :raises SchemaMismatchError: if the rows do not fit the table.
+        :raises NullInRequiredColumnError: if a required column holds a null.
+        """
+        ...
+
+    def work(self, split: Split, stem: str) -> Written:
+        """Do a split that is the table's own, such as rewriting one of its files; see ``Split.task``."""
+        ...
+
+    def remove(self, written: Written) -> None:
+        """Remove the files of a split that lost the race to be published. Nothing refers to them."""
+        ...
