@@ -1,4 +1,4 @@
-"""Sizes of objects in storage, many at a time: with few requests where the storage can list a range of names.
+"""Objects in storage: as Python files, and the sizes of many at a time, with few requests where the storage lists ranges of names.
 
 A store that lists by name, from one on, gives a thousand names and sizes for the time of one or two single looks. Names of one
 key's files begin alike, so that nothing of another writer is between the first and the last of them in a folder.
@@ -6,12 +6,14 @@ key's files begin alike, so that nothing of another writer is between the first 
 
 from __future__ import annotations
 
+import io
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from obstore import WritableFile
     from obstore.store import ObjectStore
 
 #: Lists at the same time.
@@ -66,3 +68,67 @@ def _listed(store: ObjectStore, part: Sequence[str]) -> dict[str, int]:
         if not chunk or chunk[-1]["path"] >= last:
             break
     return found
+
+
+class RemoteFile(io.RawIOBase):
+    """An object as a Python file. Arrow needs the whole protocol of one, which obstore's own reader lacks."""
+
+    def __init__(self, objects: ObjectStore, path: str, size: int) -> None:
+        super().__init__()
+        self._objects = objects
+        self._path = path
+        self._size = size
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence] + offset
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable buffer
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def read(self, size: int | None = -1) -> bytes:
+        import obstore
+
+        rest = max(self._size - self._position, 0)
+        length = rest if size is None or size < 0 else min(size, rest)
+        if not length:
+            return b""
+        data = bytes(obstore.get_range(self._objects, self._path, start=self._position, length=length))
+        self._position += len(data)
+        return data
+
+
+class Upload(io.RawIOBase):
+    """An object that is being written, as a Python file; see ``RemoteFile``.
+
+    :param sink: what obstore's ``open_writer`` gives.
+    """
+
+    def __init__(self, sink: WritableFile) -> None:
+        super().__init__()
+        self._sink = sink
+        self._position = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def write(self, data: Any) -> int:  # noqa: ANN401 - any readable buffer
+        size = self._sink.write(bytes(data))
+        self._position += size
+        return size

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from obstore.store import ObjectStore
 
-    from airflow_ckpt_provider.sources.files.listing import PinnedFile
+    from airflow_ckpt_provider.scan.objects import RemoteFile
+from airflow_ckpt_provider.sources.files.listing import PinnedFile
 
 #: Rows in one batch.
 BATCH_ROWS = 65_536
@@ -45,7 +46,7 @@ class OpenFile:
         """The file for formats that seek: only the ranges they ask for are fetched."""
         import pyarrow as pa
 
-        return self._local() or pa.PythonFile(_RemoteFile(self._objects, self.file), mode="r")
+        return self._local() or pa.PythonFile(RemoteFile(self._objects, self.file.path, self.file.size), mode="r")
 
     def stream(self) -> pa.NativeFile:
         """The file as a stream, decompressed by its suffix (``.gz``, ``.zst``, ``.bz2``, ``.lz4``)."""
@@ -53,7 +54,8 @@ class OpenFile:
 
         codecs = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4"}
         codec = codecs.get(self.file.path.rpartition(".")[2].lower())
-        raw = self._local() or pa.PythonFile(io.BufferedReader(_RemoteFile(self._objects, self.file), _FETCH_BYTES), mode="r")
+        remote = RemoteFile(self._objects, self.file.path, self.file.size)
+        raw = self._local() or pa.PythonFile(io.BufferedReader(remote, _FETCH_BYTES), mode="r")
         return pa.CompressedInputStream(raw, codec) if codec else raw
 
     def is_blank(self) -> bool:
@@ -70,46 +72,6 @@ class OpenFile:
 
         # Not a memory map: its pages count as the worker's memory, which would grow with the split (I11).
         return pa.OSFile("/" + self.file.path) if isinstance(self._objects, LocalStore) else None
-
-
-class _RemoteFile(io.RawIOBase):
-    """An object as a Python file. Arrow needs the whole protocol of one, which obstore's own reader lacks."""
-
-    def __init__(self, objects: ObjectStore, file: PinnedFile) -> None:
-        super().__init__()
-        self._objects = objects
-        self._file = file
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence] + offset
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable buffer
-        view = memoryview(buffer).cast("B")
-        data = self.read(len(view))
-        view[: len(data)] = data
-        return len(data)
-
-    def read(self, size: int | None = -1) -> bytes:
-        import obstore
-
-        rest = max(self._file.size - self._position, 0)
-        length = rest if size is None or size < 0 else min(size, rest)
-        if not length:
-            return b""
-        data = bytes(obstore.get_range(self._objects, self._file.path, start=self._position, length=length))
-        self._position += len(data)
-        return data
 
 
 class FileFormat(Protocol):

@@ -12,7 +12,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.documents import Part, StagedFile, fingerprint  # noqa: TC001 - as above
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
 from airflow_ckpt_provider.exceptions import CorruptObjectError, RetryableError
-from airflow_ckpt_provider.scan.objects import listed_sizes
+from airflow_ckpt_provider.scan.objects import RemoteFile, listed_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -80,6 +80,10 @@ class RowsFolder:
     def path(self, name: str) -> str:
         """URI of a data file."""
         return f"{self.uri}/{DATA}{name}"
+
+    def file(self, path: str, size: int) -> RemoteFile:
+        """A data file, by its URI."""
+        return RemoteFile(self.open(), path.removeprefix(f"{self.uri}/"), size)
 
     def table(self) -> TableFacts | None:
         """What it holds; None if nobody has made it."""

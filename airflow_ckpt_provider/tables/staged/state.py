@@ -211,15 +211,10 @@ class RowsStorage:
 
     def require_listed(self, writes: Sequence[SealedWrite]) -> None:
         """Refuse records that count other rows than their files hold."""
-        import obstore
         import pyarrow.parquet as pq
 
-        store = self._folder.open()
         for record in (record for write in writes for record in write.staged):
-            held = sum(
-                pq.read_metadata(obstore.open_reader(store, file.path.removeprefix(f"{self._folder.uri}/"))).num_rows
-                for file in record.files
-            )
+            held = sum(pq.read_metadata(self._folder.file(file.path, file.bytes)).num_rows for file in record.files)
             if held != record.rows:
                 raise RowCountError(f"The split {record.split} has {record.rows} rows by its record, and {held} in its files (I2).")
 

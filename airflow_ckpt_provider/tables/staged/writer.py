@@ -7,6 +7,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
+from airflow_ckpt_provider.scan.objects import Upload
 from airflow_ckpt_provider.tables.fit import Conform, gathered
 from airflow_ckpt_provider.tables.staged.folder import DATA
 from airflow_ckpt_provider.tables.writer import Written
@@ -42,8 +43,8 @@ class RowsWriter:
         rows = 0
         try:
             with (
-                obstore.open_writer(self._folder.open(), f"{DATA}{stem}.parquet") as sink,
-                pq.ParquetWriter(sink, self.schema) as file,
+                obstore.open_writer(self._folder.open(), f"{DATA}{stem}.parquet") as upload,
+                pq.ParquetWriter(Upload(upload), self.schema) as file,
             ):
                 for chunk in itertools.chain([first], chunks):
                     file.write_table(chunk)
@@ -83,8 +84,6 @@ class RowsScan:
 
     def read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
         """Rows of one file, in their order."""
-        import obstore
         import pyarrow.parquet as pq
 
-        source = obstore.open_reader(self._folder.open(), file.path.removeprefix(f"{self._folder.uri}/"))
-        yield from pq.ParquetFile(source).iter_batches(columns=self.schema.names)
+        yield from pq.ParquetFile(self._folder.file(file.path, file.bytes)).iter_batches(columns=self.schema.names)
