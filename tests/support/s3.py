@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import logging
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +15,8 @@ import pytest
 from botocore.config import Config
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
+
+from support.moto_speed import hasten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +52,7 @@ class Bucket(NamedTuple):
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     """URL of the server; its port is free because the system chose it."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    hasten()
     _put_atomically()
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
