@@ -1,4 +1,4 @@
-"""moto without what it does anew for each request and need not: hundreds of thousands of them are a good part of the suite's time."""
+"""moto without what it does anew for each request: hundreds of thousands of requests are a good part of the suite's time."""
 
 from __future__ import annotations
 
