@@ -29,19 +29,13 @@ _numbers = itertools.count()
 
 def serve(*, checked: bool) -> None:
     """Serve until standard input ends; the first line of standard output is the endpoint."""
-    from moto.server import ThreadedMotoServer
+    from support.moto_server import MotoServer
 
-    from support.moto_speed import hasten
-
-    hasten()
     if checked:
         refuse_stale_versions()
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    print(f"http://{host}:{port}", flush=True)
-    sys.stdin.read()
-    server.stop()
+    with MotoServer() as server:
+        print(server.url, flush=True)
+        sys.stdin.read()
 
 
 def refuse_stale_versions() -> None:
