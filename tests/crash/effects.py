@@ -20,7 +20,7 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,18 @@ if TYPE_CHECKING:
 #: What a process is told by its environment, where nobody can hand it an ``Effects``: a Python worker of Spark.
 LEDGER, FATAL, DRIVER = "EFFECTS_LEDGER", "EFFECTS_FATAL", "EFFECTS_DRIVER"
 
+#: To stop at each effect.
+EVERY = -1
+
 _STEM = re.compile(r"ckpt-[0-9a-f]+-g(\d+)-s(\w+?)-[0-9a-f]+\.\w+")
+
+
+class Counter(Protocol):
+    """Whoever counts effects."""
+
+    def happen(self, name: str) -> None: ...
+
+    def around(self, name: str, call: Callable[[], Any]) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -38,7 +49,7 @@ class Effects:
 
     :param ledger: file that all processes of the run append to.
     :param fatal: the effect at which the process stops: its number; or, where the order is not the same in each run, its name
-        and how many of that name there must have been, as in ``after close manifest#3``; empty or 0 for never.
+        and how many of that name there must have been, as in ``after close manifest#3``; empty or 0 for never, ``EVERY`` for each.
     :param how: ``SIGKILL`` or ``SIGSTOP``.
     :param driver: process that is killed too, 0 for none.
     """
@@ -66,7 +77,7 @@ class Effects:
 
     def _is_fatal(self, before: list[str], name: str) -> bool:
         if isinstance(self.fatal, int):
-            return len(before) + 1 == self.fatal
+            return self.fatal in {EVERY, len(before) + 1}
         start, _, count = self.fatal.partition("#")
         return bool(start) and name.startswith(start) and sum(one.startswith(start) for one in before) + 1 == int(count)
 
@@ -82,7 +93,7 @@ def names_in(ledger: Path) -> list[str]:
     return [line.split(" ", 1)[1] for line in ledger.read_text().splitlines()] if ledger.exists() else []
 
 
-def install(effects: Effects) -> None:
+def install(effects: Counter) -> None:
     """Count from now on in this process, also in modules that are imported later."""
     waiting = dict(_PATCHES)
     for name in list(waiting):
@@ -94,7 +105,7 @@ def install(effects: Effects) -> None:
 class _Hook(importlib.abc.MetaPathFinder):
     """Patches a module right after its import."""
 
-    def __init__(self, waiting: dict[str, Callable[[ModuleType, Effects], None]], effects: Effects) -> None:
+    def __init__(self, waiting: dict[str, Callable[[ModuleType, Counter], None]], effects: Counter) -> None:
         self._waiting = waiting
         self._effects = effects
 
@@ -113,7 +124,7 @@ class _Hook(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _patch_store(obstore: ModuleType, effects: Effects) -> None:
+def _patch_store(obstore: ModuleType, effects: Counter) -> None:
     for name in ("put", "delete", "copy", "rename"):
         original = getattr(obstore, name)
 
@@ -124,7 +135,7 @@ def _patch_store(obstore: ModuleType, effects: Effects) -> None:
         setattr(obstore, name, counted)
 
 
-def _patch_files(pyarrow_io: ModuleType, effects: Effects) -> None:
+def _patch_files(pyarrow_io: ModuleType, effects: Counter) -> None:
     create, delete = pyarrow_io.PyArrowFile.create, pyarrow_io.PyArrowFileIO.delete
 
     def counted_create(self: Any, overwrite: bool = False) -> _CountedFile:
@@ -138,7 +149,7 @@ def _patch_files(pyarrow_io: ModuleType, effects: Effects) -> None:
     pyarrow_io.PyArrowFile.create, pyarrow_io.PyArrowFileIO.delete = counted_create, counted_delete
 
 
-def _patch_catalog(sql: ModuleType, effects: Effects) -> None:
+def _patch_catalog(sql: ModuleType, effects: Counter) -> None:
     commit_table = sql.SqlCatalog.commit_table
 
     def counted(self: Any, table: Any, requirements: Any, updates: Any) -> Any:
@@ -147,7 +158,7 @@ def _patch_catalog(sql: ModuleType, effects: Effects) -> None:
     sql.SqlCatalog.commit_table = counted
 
 
-def _patch_lance_files(file: ModuleType, effects: Effects) -> None:
+def _patch_lance_files(file: ModuleType, effects: Counter) -> None:
     open_writer = file.LanceFileSession.open_writer
 
     def counted(self: Any, path: str, **settings: Any) -> Any:
@@ -159,7 +170,7 @@ def _patch_lance_files(file: ModuleType, effects: Effects) -> None:
     file.LanceFileSession.open_writer = counted
 
 
-def _patch_lance_commits(dataset: ModuleType, effects: Effects) -> None:
+def _patch_lance_commits(dataset: ModuleType, effects: Counter) -> None:
     commit = dataset.LanceDataset.commit
 
     def counted(*args: Any, **settings: Any) -> Any:
@@ -181,7 +192,7 @@ def _patch_lance_commits(dataset: ModuleType, effects: Effects) -> None:
 
 
 #: Where effects happen, by the module that makes them happen.
-_PATCHES: dict[str, Callable[[ModuleType, Effects], None]] = {
+_PATCHES: dict[str, Callable[[ModuleType, Counter], None]] = {
     "obstore": _patch_store,
     "pyiceberg.io.pyarrow": _patch_files,
     "pyiceberg.catalog.sql": _patch_catalog,
@@ -193,7 +204,7 @@ _PATCHES: dict[str, Callable[[ModuleType, Effects], None]] = {
 class _CountedFile:
     """An output stream whose closing counts."""
 
-    def __init__(self, stream: Any, location: str, effects: Effects) -> None:
+    def __init__(self, stream: Any, location: str, effects: Counter) -> None:
         self._stream = stream
         self._location = location
         self._effects = effects
@@ -215,7 +226,7 @@ class _CountedFile:
 class _CountedWriter:
     """A writer of Lance whose batches and closing count."""
 
-    def __init__(self, writer: Any, path: str, effects: Effects) -> None:
+    def __init__(self, writer: Any, path: str, effects: Counter) -> None:
         self._writer = writer
         self._path = path
         self._effects = effects

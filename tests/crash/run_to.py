@@ -2,6 +2,8 @@
 
 Requests come as JSON lines on standard input and answers go as JSON lines to standard output. The parent never opens a
 store, a file or a catalog: the threads of Arrow, obstore and Lance do not survive a fork. To import those starts none.
+
+Or it runs everything itself and never forks: what runs to its end then costs neither the fork nor what happens but once.
 """
 
 from __future__ import annotations
@@ -136,20 +138,50 @@ def _world(root: Path) -> World:
 
 
 def _child(job: dict[str, Any], gate: int | None) -> None:
-    """Run one job and leave its outcome in a file; never returns to the parent's loop."""
+    """Run one job; never returns to the parent's loop."""
+    if gate is not None:
+        os.read(gate, 1)
+    install(_effects(job))
+    _done(job)
+    os._exit(0)
+
+
+def _effects(job: dict[str, Any]) -> Effects:
+    return Effects(Path(job["ledger"]), job["fatal"], signal.Signals[job["how"]])
+
+
+def _done(job: dict[str, Any]) -> None:
+    """Do the work and leave its outcome in a file."""
     outcome: dict[str, Any]
     imported = set(sys.modules)
     try:
-        world = _world(Path(job["root"]))
-        if gate is not None:
-            os.read(gate, 1)
-        install(Effects(Path(job["ledger"]), job["fatal"], signal.Signals[job["how"]]))
-        outcome = {"result": _WORK[job["do"]](world, job["writes"])}
+        outcome = {"result": _WORK[job["do"]](_world(Path(job["root"])), job["writes"])}
     except Exception as error:  # noqa: BLE001 - the test that asked decides what it means
         outcome = {"error": type(error).__name__, "message": str(error), "traceback": traceback.format_exc()}
     outcome["imported"] = sorted(set(sys.modules) - imported)
     Path(job["outcome"]).write_text(json.dumps(outcome))
-    os._exit(0)
+
+
+class _Here:
+    """Runs jobs in this process, one after the other; the effects of each are counted in its own ledger."""
+
+    def __init__(self) -> None:
+        self._effects: Effects | None = None
+
+    def done(self, job: dict[str, Any]) -> dict[str, Any]:
+        first, self._effects = self._effects is None, _effects(job)
+        if first:
+            install(self)
+        _done(job)
+        return {"pid": os.getpid(), "suspended": False, "signal": 0}
+
+    def happen(self, name: str) -> None:
+        assert self._effects is not None
+        self._effects.happen(name)
+
+    def around(self, name: str, call: Callable[[], Any]) -> Any:
+        assert self._effects is not None
+        return self._effects.around(name, call)
 
 
 def _fork(job: dict[str, Any], gate: tuple[int, int] | None = None) -> int:
@@ -186,12 +218,15 @@ def _continued(pid: int) -> dict[str, Any]:
 def main() -> None:
     import_everything(lance="lance" in sys.argv[1:])
     gc.freeze()
+    here = _Here()
     for line in sys.stdin:
         request = json.loads(line)
         if "together" in request:
             answer: Any = _together(request["together"])
         elif "continue" in request:
             answer = _continued(request["continue"])
+        elif "here" in request:
+            answer = here.done(request["here"])
         else:
             answer = _wait(_fork(request["run"]))
         print(json.dumps(answer), flush=True)

@@ -59,7 +59,8 @@ class Run:
 
 
 class Runs:
-    """Starts runs by forking a process that has everything imported.
+    """Starts runs by forking a process that has everything imported; those that nothing happens to are run by another, which has
+    run others before.
 
     :param table_format: of the worlds' tables.
     """
@@ -68,45 +69,46 @@ class Runs:
         self._folder = folder
         self._numbers = itertools.count()
         self._suspended: set[int] = set()
-        path = f"{_TESTS}:{_TESTS.parent}"
-        environment = {"PYTHONPATH": path, "PATH": "/usr/bin:/bin", "HOME": str(folder), "OPENBLAS_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, str(_TESTS / "crash" / "run_to.py"), table_format],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._forking, self._lasting = (_Process(folder, table_format) for _ in range(2))
 
     def close(self) -> None:
-        """End the process, and what a failed test left suspended."""
+        """End the processes, and what a failed test left suspended."""
         for pid in self._suspended:
             os.kill(pid, signal.SIGKILL)
-        self._process.stdin.close()
-        assert self._process.wait(30) == 0
-        self._process.stdout.close()
+        self._forking.close()
+        self._lasting.close()
 
     def run(
         self, world: World, *writes: dict[str, Any], do: str = "write", fatal: int = 0, how: signal.Signals = signal.SIGKILL
     ) -> Run:
         """Run until the end, or until the effect number ``fatal``."""
         job = self._job(world, writes, do, fatal, how)
-        run = _run(job, self._ask({"run": job}))
+        run = _run(job, self._forking.ask({"run": job}) if fatal else self._lasting.ask({"here": job}))
         if run.suspended:
             self._suspended.add(run.pid)
         return run
 
+    def forked(self, world: World, *writes: dict[str, Any], do: str = "write") -> Run:
+        """Run until the end in a process that has run nothing before."""
+        job = self._job(world, writes, do, 0, signal.SIGKILL)
+        return _run(job, self._forking.ask({"run": job}))
+
     def together(self, *jobs: tuple[World, str, list[dict[str, Any]]]) -> list[Run]:
         """Run several at the same moment, each in a process of its own, to their ends."""
         asked = [self._job(world, writes, do, 0, signal.SIGKILL) for world, do, writes in jobs]
-        return [_run(job, answer) for job, answer in zip(asked, self._ask({"together": asked}), strict=True)]
+        return [_run(job, answer) for job, answer in zip(asked, self._forking.ask({"together": asked}), strict=True)]
 
     def resume(self, run: Run) -> None:
         """Let a suspended run go on to its end."""
-        answer = self._ask({"continue": run.pid})
-        assert not answer["suspended"]
-        self._suspended.discard(run.pid)
-        run.suspended, run.signal = False, answer["signal"]
+        self.go_on(run)
+        assert not run.suspended
+
+    def go_on(self, run: Run) -> None:
+        """Let a suspended run go on until it is suspended again, or to its end."""
+        answer = self._forking.ask({"continue": run.pid})
+        run.suspended, run.signal = answer["suspended"], answer.get("signal", 0)
+        if not run.suspended:
+            self._suspended.discard(run.pid)
 
     def _job(self, world: World, writes: Any, do: str, fatal: int, how: signal.Signals) -> dict[str, Any]:
         number = next(self._numbers)
@@ -120,10 +122,30 @@ class Runs:
             "outcome": str(self._folder / f"{number}.json"),
         }
 
-    def _ask(self, request: dict[str, Any]) -> Any:
+
+class _Process:
+    """A process that is asked to run something."""
+
+    def __init__(self, home: Path, table_format: str) -> None:
+        path = f"{_TESTS}:{_TESTS.parent}"
+        environment = {"PYTHONPATH": path, "PATH": "/usr/bin:/bin", "HOME": str(home), "OPENBLAS_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, str(_TESTS / "crash" / "run_to.py"), table_format],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, request: dict[str, Any]) -> Any:
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        assert self._process.wait(30) == 0
+        self._process.stdout.close()
 
 
 def _run(job: dict[str, Any], answer: dict[str, Any]) -> Run:

@@ -7,6 +7,7 @@ import signal
 import pytest
 from crash import lance_once, lance_scenarios
 from crash.exactly_once import assert_cleans_up, assert_exactly_once
+from crash.points import Points
 from crash.scenarios import UNPARTITIONED, UPSERT
 from crash.worlds import Prepared
 
@@ -40,12 +41,10 @@ def littered(runs, scenario, root):
 
 def test_a_clean_up_killed_at_any_effect_is_done_again(case, tmp_path):
     runs, scenario, check = case
-    effects = runs.run(littered(runs, scenario, tmp_path / "whole"), *scenario.writes, do="clean").effects
-    assert any("remove" in name or "delete" in name for name in effects)
-    worlds = Prepared(tmp_path / "world", lambda root: littered(runs, scenario, root))
-    for number, name in enumerate(effects, 1):
-        world = worlds.again()
-        assert runs.run(world, *scenario.writes, do="clean", fatal=number).signal == signal.SIGKILL, name
+    points = Points(runs, littered(runs, scenario, tmp_path / "world"), *scenario.writes, do="clean")
+    assert any("remove" in name or "delete" in name for name in points.run.effects)
+    for point in points:
+        world = points.again(point)
         check(world, scenario.ids)
         assert_cleans_up(runs, world, *scenario.writes)
         check(world, scenario.ids)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from crash.exactly_once import assert_exactly_once, own_snapshots
 from crash.maintenance import expire_all_but_the_head, foreign_append, forget_the_record
+from crash.points import Points
 from support.world import World
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State
@@ -102,10 +103,9 @@ def test_a_smaller_commit_completes_the_group_its_member_is_bound_to(world, runs
 @pytest.mark.parametrize("order", list(itertools.permutations(["ab", "bc", "abc"])), ids="-".join)
 def test_overlapping_groups_killed_at_every_effect_land_each_row_once(world, runs, order, tmp_path):
     """Three commits of overlapping members; the first is killed at each effect, the second a few effects in."""
-    total = len(runs.run(_copy(world, tmp_path / "count"), *land(*order[0]), do="land").effects)
-    for number in range(1, total + 1, 3):
-        one = _copy(world, tmp_path / f"{number}")
-        runs.run(one, *land(*order[0]), do="land", fatal=number)
+    points = Points(runs, _copy(world, tmp_path / "copy"), *land(*order[0]), do="land")
+    for number in range(1, len(points.run.effects) + 1, 3):
+        one = points.at(number)
         runs.run(one, *land(*order[1]), do="land", fatal=1 + number % 5)
         assert runs.run(one, *land(*order[2]), do="land").result
         assert runs.run(one, *land(*KEYS), do="land").result

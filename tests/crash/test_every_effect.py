@@ -1,13 +1,13 @@
 """A write is killed at every single effect it has, run again, and must then be in the table exactly once.
 
 The splits are staged by what a Spark task runs, one after the other, so that the order of effects is the same in every run
-and the number of an effect means something. The same with real Spark is in ``test_spark``.
+and the number of an effect means something. What a killed run leaves is taken from one that is stopped at each effect: see
+``points``. The same with real Spark, and real kills, is in ``test_spark``.
 """
 
 from __future__ import annotations
 
 import itertools
-import signal
 
 import pytest
 from crash.exactly_once import (
@@ -19,19 +19,11 @@ from crash.exactly_once import (
     own_snapshots,
     splits_written,
 )
+from crash.points import Points
 from crash.scenarios import CREATE, ELSEWHERE, MAPPED, MODES, PARTITIONED, UNPARTITIONED, WHERE
-from crash.worlds import Prepared
 from support.readers import assert_same_in_every_state
 
 pytestmark = pytest.mark.crash
-
-
-def killed(runs, world, scenario, fatal, writes=None):
-    """Run until the effect number ``fatal``, and make sure that it died there."""
-    run = runs.run(world, *(writes or scenario.writes), fatal=fatal)
-    assert run.signal == signal.SIGKILL
-    assert len(run.effects) == fatal
-    return run
 
 
 def explain(problems, run):
@@ -41,32 +33,30 @@ def explain(problems, run):
 
 
 def every_point(runs, tmp_path, scenario, check):
-    """Call ``check(world, number, rows)`` for each effect of ``scenario`` in a world of its own; report all that failed together.
+    """Call ``check(world, rows)`` for each crash point of ``scenario`` in the world as it is then; report all that failed together.
 
     The rows are those of an undisturbed run.
     """
-    whole = scenario.world(tmp_path / "whole")
-    clean = runs.run(whole, *scenario.writes)
-    assert all(one["landed_now"] for one in clean.result)
+    whole = scenario.world(tmp_path / "world")
+    points = Points(runs, whole, *scenario.writes)
+    assert all(one["landed_now"] for one in points.run.result)
     assert_exactly_once(whole, scenario.ids, scenario.keys)
     rows = whole.table().scan().to_arrow().to_pylist()
     assert_same_in_every_state(whole.table(), rows)
-    worlds = Prepared(tmp_path / "world", scenario.world)
     problems = []
-    for number, name in enumerate(clean.effects, 1):
-        world = worlds.again()
+    for point in points:
+        world = points.again(point)
         try:
-            check(world, number, rows)
+            check(world, rows)
         except AssertionError as error:
-            problems.append(f"{number} {name}: {str(error).splitlines()[0]}")
-    assert not problems, explain(problems, clean)
-    return clean
+            problems.append(f"{point}: {str(error).splitlines()[0]}")
+    assert not problems, explain(problems, points.run)
+    return points.run
 
 
 @pytest.mark.parametrize("scenario", [UNPARTITIONED, PARTITIONED, MAPPED, *MODES, *ELSEWHERE], ids=lambda scenario: scenario.name)
 def test_a_write_killed_at_any_effect_and_run_again_is_exactly_once(runs, tmp_path, scenario):
-    def check(world, number, rows):
-        killed(runs, world, scenario, number)
+    def check(world, rows):
         midway = {key: Midway.of(world, key) for key in scenario.keys}
         landed = bool(own_snapshots(world))
         again = runs.run(world, *scenario.writes)
@@ -94,12 +84,11 @@ def test_the_effects_of_an_undisturbed_write_are_the_same_every_time(runs, tmp_p
 
 @pytest.mark.parametrize("scenario", [UNPARTITIONED, MAPPED, CREATE, WHERE], ids=lambda scenario: scenario.name)
 def test_a_write_killed_twice_at_different_effects_is_exactly_once(runs, tmp_path, scenario):
-    total = len(runs.run(scenario.world(tmp_path / "whole"), *scenario.writes).effects)
-    worlds = Prepared(tmp_path / "world", scenario.world)
+    points = Points(runs, scenario.world(tmp_path / "world"), *scenario.writes)
+    total = len(points.run.effects)
     problems = []
     for first, second in itertools.product(range(3, total, total // 5), range(1, total, total // 5)):
-        world = worlds.again()
-        killed(runs, world, scenario, first)
+        world = points.at(first)
         midway = {key: Midway.of(world, key) for key in scenario.keys}
         # The second run may be over before it gets that far.
         retry = runs.run(world, *scenario.writes, fatal=second)
@@ -117,9 +106,8 @@ def test_a_write_killed_twice_at_different_effects_is_exactly_once(runs, tmp_pat
 def test_a_write_killed_at_any_effect_and_restarted_with_other_code_is_there_once_in_one_version(runs, tmp_path):
     changed = {"marked": True, "on_change": "restart"}
 
-    def check(world, number, rows):
+    def check(world, rows):
         del rows  # Those of the changed code are others.
-        killed(runs, world, UNPARTITIONED, number)
         landed = bool(own_snapshots(world))
         again = runs.run(world, changed)
         kinds = set(world.table().scan().to_arrow()["kind"].to_pylist())
@@ -139,13 +127,12 @@ def test_a_write_killed_at_any_effect_and_restarted_with_other_code_is_there_onc
 
 def test_a_restart_that_is_itself_killed_at_any_effect_is_there_once(runs, tmp_path):
     changed = {"marked": True, "on_change": "restart"}
-    worlds = Prepared(tmp_path / "world", UNPARTITIONED.world)
+    points = Points(runs, UNPARTITIONED.world(tmp_path / "world"))
     problems = []
     # Killed before anything was written, between splits, when sealed, when bound, and in the catalog before the swap.
     for first in (2, 16, 38, 40, 45):
         for second in range(1, 60, 7):
-            world = worlds.again()
-            killed(runs, world, UNPARTITIONED, first)
+            world = points.at(first)
             runs.run(world, changed, fatal=second)
             last = runs.run(world, changed)
             try:

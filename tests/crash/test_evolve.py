@@ -7,7 +7,9 @@ import signal
 import pytest
 from crash.lance_once import assert_only_own_files_are_left_over
 from crash.lance_scenarios import APPEND
+from crash.points import Points
 from crash.scenarios import UNPARTITIONED
+from crash.worlds import Prepared
 
 pytestmark = pytest.mark.crash
 
@@ -51,8 +53,7 @@ def kind(request):
 @pytest.fixture
 def start(request, kind):
     """Runs in processes that have the format's library imported."""
-    started = request.getfixturevalue("runs" if kind is Iceberg else "lance_runs")
-    return lambda world, **how: started.run(world, WRITE, **how), started.resume
+    return request.getfixturevalue("runs" if kind is Iceberg else "lance_runs")
 
 
 def assert_grown_once(kind, world):
@@ -64,32 +65,29 @@ def assert_grown_once(kind, world):
 
 
 @pytest.fixture
-def effects(kind, start, tmp_path):
-    run, _ = start
-    world = kind.scenario.world(tmp_path / "whole")
-    whole = run(world)
-    assert [one["landed_now"] for one in whole.result] == [True]
+def points(kind, start, tmp_path):
+    world = kind.scenario.world(tmp_path / "world")
+    found = Points(start, world, WRITE)
+    assert [one["landed_now"] for one in found.run.result] == [True]
     assert_grown_once(kind, world)
-    assert f"before {kind.growth}" in whole.effects
-    return whole.effects
+    assert f"before {kind.growth}" in found.run.effects
+    return found
 
 
-def test_killed_at_any_effect_and_run_again(kind, start, effects, tmp_path):
-    run, _ = start
-    for number, name in enumerate(effects, 1):
-        world = kind.scenario.world(tmp_path / str(number))
-        assert run(world, fatal=number).signal == signal.SIGKILL, name
-        assert run(world).result, name
+def test_killed_at_any_effect_and_run_again(kind, start, points):
+    for point in points:
+        world = points.again(point)
+        assert start.run(world, WRITE).result, point
         assert_grown_once(kind, world)
 
 
-def test_suspended_at_any_effect_while_another_attempt_does_it_all(kind, start, effects, tmp_path):
-    run, resume = start
-    for number, name in enumerate(effects, 1):
-        world = kind.scenario.world(tmp_path / str(number))
-        zombie = run(world, fatal=number, how=signal.SIGSTOP)
+def test_suspended_at_any_effect_while_another_attempt_does_it_all(kind, start, points, tmp_path):
+    worlds = Prepared(tmp_path / "suspended", kind.scenario.world)
+    for number, name in enumerate(points.run.effects, 1):
+        world = worlds.again()
+        zombie = start.run(world, WRITE, fatal=number, how=signal.SIGSTOP)
         assert zombie.suspended, name
-        assert run(world).result, name
-        resume(zombie)
+        assert start.run(world, WRITE).result, name
+        start.resume(zombie)
         assert zombie.error is None, name
         assert_grown_once(kind, world)

@@ -21,6 +21,7 @@ from crash.exactly_once import (
 )
 from crash.lance_once import assert_exactly_once, assert_only_own_files_are_left_over
 from crash.lance_scenarios import APPEND, CREATE, EVERY, MAPPED, OVERWRITE, REPLACEMENTS, UPSERT
+from crash.points import Points
 from crash.worlds import Prepared
 from support.lance_world import LanceWorld
 
@@ -102,16 +103,28 @@ def at_every_effect(clean, scenario, place, check):
             check(world, number)
         except AssertionError as error:
             problems.append(f"{number} {name}: {str(error).splitlines()[0]}")
-    assert not problems, f"{len(problems)} points failed:\n" + "\n".join(problems) + f"\n\nAll effects:\n{clean.listing()}"
+    assert not problems, explain(problems, clean)
+
+
+def at_every_point(points, check):
+    """Call ``check(world, point)`` for each crash point in the world as it is then; report all that failed together."""
+    problems = []
+    for point in points:
+        world = points.again(point)
+        try:
+            check(world, point)
+        except AssertionError as error:
+            problems.append(f"{point}: {str(error).splitlines()[0]}")
+    assert not problems, explain(problems, points.run)
+
+
+def explain(problems, run):
+    return f"{len(problems)} points failed:\n" + "\n".join(problems) + f"\n\nAll effects:\n{run.listing()}"
 
 
 @everywhere("scenario", EVERY, on_s3=[APPEND, UPSERT])
 def test_a_write_killed_at_any_effect_and_run_again_is_exactly_once(lance_runs, place, scenario):
-    def check(world, number):
-        identities = world.identities() if scenario.stable else None
-        run = stopped(lance_runs, world, scenario, number)
-        assert run.signal == signal.SIGKILL
-        assert len(run.effects) == number
+    def check(world, point):
         assert_only_own_files_are_left_over(world)
         midway = {key: Midway.of(world, key) for key in scenario.keys}
         landed = bool(world.own_versions())
@@ -128,9 +141,13 @@ def test_a_write_killed_at_any_effect_and_run_again_is_exactly_once(lance_runs, 
             assert_exactly_once(world, scenario.ids, scenario.keys)
         assert identities is None or identities.items() <= world.identities().items()
 
-    clean = undisturbed(lance_runs, place.at("whole"), scenario)
-    at_every_effect(clean, scenario, place, check)
-    names = [name.removeprefix("before ") for name in clean.effects]
+    whole = scenario.world(place.at("world"))
+    identities = whole.identities() if scenario.stable else None
+    points = Points(lance_runs, whole, *scenario.writes)
+    assert all(one["landed_now"] for one in points.run.result)
+    assert_exactly_once(whole, scenario.ids, scenario.keys)
+    at_every_point(points, check)
+    names = [name.removeprefix("before ") for name in points.run.effects]
     files = (scenario.files if scenario.rows_each else 0) + scenario.written_again
     for effect in ("create data file of g1/", "write data file of g1/", "close data file of g1/"):
         assert sum(name.startswith(effect) for name in names) == files
@@ -285,31 +302,25 @@ def test_a_replacement_killed_at_any_effect_replaces_once(lance_runs, place, rep
         assert lance_runs.run(world, again, do="stage").result
         return world
 
+    def check(world, point):
+        assert_only_own_files_are_left_over(world)
+        landed = len(world.own_versions()) == 2
+        if do == "stage":
+            assert lance_runs.run(world, again, do="stage").result
+        assert lance_runs.run(world, land, do="land").result[0]["landed_now"] is not landed
+        assert {row["id"] for row in world.table_rows() if row["kind"] == "marked"} == replacement.own
+        assert len(generations(world, "orders")) == 2
+        assert world.ids() == sorted([*replacement.own, *replacement.others, *foreign[0]])
+        assert len(world.own_versions()) == 2
+        world.dataset.validate()
+        assert_only_own_files_are_left_over(world)
+        assert_files_are_known(world)
+
     foreign = []
-    whole = committed(place.at("whole"))
-    effects = {"stage": lance_runs.run(whole, again, do="stage").effects, "land": lance_runs.run(whole, land, do="land").effects}
-    world_again = place.worlds("world", staged if do == "land" else committed)
-    problems = []
-    for number, name in enumerate(effects[do], 1):
-        world = world_again()
-        run = lance_runs.run(world, again if do == "stage" else land, do=do, fatal=number)
-        assert run.signal == signal.SIGKILL
-        try:
-            assert_only_own_files_are_left_over(world)
-            landed = len(world.own_versions()) == 2
-            if do == "stage":
-                assert lance_runs.run(world, again, do="stage").result
-            assert lance_runs.run(world, land, do="land").result[0]["landed_now"] is not landed
-            assert {row["id"] for row in world.table_rows() if row["kind"] == "marked"} == replacement.own
-            assert len(generations(world, "orders")) == 2
-            assert world.ids() == sorted([*replacement.own, *replacement.others, *foreign[0]])
-            assert len(world.own_versions()) == 2
-            world.dataset.validate()
-            assert_only_own_files_are_left_over(world)
-            assert_files_are_known(world)
-        except AssertionError as error:
-            problems.append(f"{number} {name}: {str(error).splitlines()[0]}")
-    assert not problems, "\n".join(problems)
+    whole = (staged if do == "land" else committed)(place.at("world"))
+    points = Points(lance_runs, whole, again if do == "stage" else land, do=do)
+    assert points.run.result
+    at_every_point(points, check)
 
 
 def test_two_attempts_to_create_one_dataset_that_take_turns_make_one(lance_runs, place):

@@ -8,6 +8,7 @@ import time
 
 import pytest
 from crash.exactly_once import generations, owner_of
+from crash.points import Points
 from support.columns import computed
 from support.lance_world import LanceWorld
 
@@ -40,27 +41,30 @@ def staged(world):
 
 
 @pytest.fixture(scope="module")
-def effects(lance_runs, tmp_path_factory):
-    world = world_at(tmp_path_factory.mktemp("columns") / "whole")
-    run = lance_runs.run(world, do="columns")
-    assert [one["landed_now"] for one in run.result] == [True]
+def points(lance_runs, tmp_path_factory):
+    world = world_at(tmp_path_factory.mktemp("columns") / "world")
+    found = Points(lance_runs, world, do="columns")
+    assert [one["landed_now"] for one in found.run.result] == [True]
     assert_added_once(world)
-    assert run.effects.count("before commit of the table") == 1
-    assert sum(name.startswith("before put g1/staged") or "staged/" in name for name in run.effects) >= 3
-    return run.effects
+    assert found.run.effects.count("before commit of the table") == 1
+    assert sum(name.startswith("before put g1/staged") or "staged/" in name for name in found.run.effects) >= 3
+    return found
 
 
-def test_killed_at_any_effect_and_run_again(lance_runs, tmp_path, effects):
-    for number, name in enumerate(effects, 1):
-        world = world_at(tmp_path / str(number))
-        run = lance_runs.run(world, do="columns", fatal=number)
-        assert run.signal == signal.SIGKILL, name
+@pytest.fixture
+def effects(points):
+    return points.run.effects
+
+
+def test_killed_at_any_effect_and_run_again(lance_runs, points):
+    for point in points:
+        world = points.again(point)
         before, landed = staged(world), bool(world.own_versions())
         again = lance_runs.run(world, do="columns")
-        assert [one["landed_now"] for one in again.result] == [not landed], name
+        assert [one["landed_now"] for one in again.result] == [not landed], point
         assert_added_once(world)
         written = {split for split in before for effect in again.effects if f"staged/{split}" in effect}
-        assert not written, name
+        assert not written, point
 
 
 def test_killed_at_any_moment_in_lances_own_commit_and_run_again(lance_runs, tmp_path, effects):

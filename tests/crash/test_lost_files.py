@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from crash.exactly_once import assert_cleans_up, assert_exactly_once
+from crash.points import Points
 from crash.scenarios import UNPARTITIONED, UPSERT
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -39,23 +40,21 @@ def staged_and_lost(runs, scenario, name, root):
 
 @pytest.mark.parametrize(("scenario", "name"), [(UNPARTITIONED, "-s000001-"), (UPSERT, "-smatch")], ids=["append", "upsert"])
 def test_a_stage_that_stages_lost_files_anew_and_is_killed_at_any_effect_goes_on(runs, tmp_path, scenario, name):
-    whole = staged_and_lost(runs, scenario, name, tmp_path / "whole")
-    stage = runs.run(whole, *scenario.writes, do="stage")
-    assert stage.result
-    assert any("plan-" in effect for effect in stage.effects)
-    assert any("seal-2" in effect or "seal-3" in effect for effect in stage.effects)
+    whole = staged_and_lost(runs, scenario, name, tmp_path / "world")
+    points = Points(runs, whole, *scenario.writes, do="stage")
+    assert points.run.result
+    assert any("plan-" in effect for effect in points.run.effects)
+    assert any("seal-2" in effect or "seal-3" in effect for effect in points.run.effects)
     problems = []
-    for number in range(1, len(stage.effects) + 1):
-        world = staged_and_lost(runs, scenario, name, tmp_path / str(number))
-        run = runs.run(world, *scenario.writes, do="stage", fatal=number)
-        assert run.signal == signal.SIGKILL
+    for point in points:
+        world = points.again(point)
         try:
             assert runs.run(world, *scenario.writes, do="stage").result
             assert runs.run(world, LAND, do="land").result[0]["landed_now"]
             assert_exactly_once(world, scenario.ids)
             assert_cleans_up(runs, world, *scenario.writes)
         except AssertionError as error:
-            problems.append(f"{number} {run.effects[-1]}: {str(error).splitlines()[0]}")
+            problems.append(f"{point}: {str(error).splitlines()[0]}")
     assert not problems, "\n".join(problems)
 
 

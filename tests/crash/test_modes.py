@@ -7,8 +7,8 @@ import signal
 import pytest
 from crash.exactly_once import assert_exactly_once, assert_files_are_known, generations, own_snapshots
 from crash.maintenance import FOREIGN, foreign_append
+from crash.points import Points
 from crash.scenarios import CREATE, OVERWRITE, PARTITIONS, UNPARTITIONED, UPSERT, WHERE
-from crash.worlds import Prepared
 from pyiceberg.table.snapshots import Operation
 
 pytestmark = pytest.mark.crash
@@ -33,28 +33,17 @@ def committed(scenario, root):
 @pytest.mark.parametrize("scenario", [UNPARTITIONED, PARTITIONS], ids=lambda scenario: scenario.name)
 def test_a_replacement_killed_at_any_effect_of_stage_or_commit_replaces_once(runs, tmp_path, scenario):
     again = scenario.writes[0] | REPLACE
-    whole = committed(scenario, tmp_path / "whole")
-    stage = runs.run(whole, again, do="stage")
-    land = runs.run(whole, LAND, do="land")
-    assert land.result[0]["landed_now"]
     ids = scenario.ids + list(range(FOREIGN, FOREIGN + 5))
-    points = [("stage", n) for n in range(1, len(stage.effects) + 1)] + [("land", n) for n in range(1, len(land.effects) + 1)]
+    world = committed(scenario, tmp_path / "world")
+    stage = Points(runs, world, again, do="stage")
+    land = Points(runs, world, LAND, do="land")
+    assert land.run.result[0]["landed_now"]
     problems = []
-    worlds = {"stage": Prepared(tmp_path / "world", lambda root: committed(scenario, root))}
-
-    def staged(root):
-        world = committed(scenario, root)
-        assert runs.run(world, again, do="stage").result
-        return world
-
-    worlds["land"] = Prepared(tmp_path / "staged", staged)
-    for do, number in points:
-        world = worlds[do].again()
-        run = runs.run(world, again if do == "stage" else LAND, do=do, fatal=number)
-        assert run.signal == signal.SIGKILL
+    for points, point in [(stage, point) for point in stage] + [(land, point) for point in land]:
+        world = points.again(point)
         try:
             landed = len(own_snapshots(world)) == 2
-            if do == "stage":
+            if points is stage:
                 assert runs.run(world, again, do="stage").result
             assert runs.run(world, LAND, do="land").result[0]["landed_now"] is not landed
             assert kinds(world, scenario.ids) == {"marked"}
@@ -62,7 +51,7 @@ def test_a_replacement_killed_at_any_effect_of_stage_or_commit_replaces_once(run
             assert len(generations(world, "orders")) == 2
             assert_exactly_once(world, ids, snapshots=2)
         except AssertionError as error:
-            problems.append(f"{do} {number} {run.effects[-1]}: {str(error).splitlines()[0]}")
+            problems.append(f"{point}: {str(error).splitlines()[0]}")
     assert not problems, "\n".join(problems)
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.crash
 def test_a_run_imports_nothing_that_the_process_it_is_forked_from_has_not(request, tmp_path, forked_from, scenario):
     runs, world = request.getfixturevalue(forked_from), scenario.world(tmp_path / "world")
     for do in ("write", "clean"):
-        run = runs.run(world, *scenario.writes, do=do)
+        run = runs.forked(world, *scenario.writes, do=do)
         assert run.error is None
         assert run.imported == []
 

@@ -19,7 +19,7 @@ from airflow_ckpt_provider.sources import Files
 
 pytestmark = pytest.mark.crash
 
-ROUNDS = int(os.environ.get("ROUNDS", "4"))
+ROUNDS = int(os.environ.get("ROUNDS", "1"))
 #: On S3, which takes some ten times as long.
 REMOTE_ROUNDS = int(os.environ.get("ROUNDS", "1"))
 

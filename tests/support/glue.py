@@ -9,7 +9,6 @@ It is another process because iceberg-rust holds the interpreter's lock while it
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import subprocess
 import sys
@@ -30,20 +29,13 @@ _numbers = itertools.count()
 
 def serve(*, checked: bool) -> None:
     """Serve until standard input ends; the first line of standard output is the endpoint."""
-    from moto.server import ThreadedMotoServer
-    from werkzeug.serving import WSGIRequestHandler
+    from support.moto_server import MotoServer
 
-    # Head and body are two packets, of which the second would wait 40 ms for the first one's receipt.
-    WSGIRequestHandler.disable_nagle_algorithm = True
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     if checked:
         refuse_stale_versions()
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    print(f"http://{host}:{port}", flush=True)
-    sys.stdin.read()
-    server.stop()
+    with MotoServer() as server:
+        print(server.url, flush=True)
+        sys.stdin.read()
 
 
 def refuse_stale_versions() -> None:

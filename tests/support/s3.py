@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import functools
 import itertools
-import logging
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 import boto3
 import pytest
 from botocore.config import Config
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.s3.models import s3_backends
 from moto.s3.responses import S3Response
-from moto.server import ThreadedMotoServer
+
+from support.moto_server import MotoServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import datetime
+
+    from moto.s3.models import S3Backend
 
 SECRET = "not-a-real-secret"  # what no document, repr or message may ever show
 
@@ -48,16 +53,38 @@ class Bucket(NamedTuple):
         return {item["Key"]: client.get_object(Bucket=self.name, Key=item["Key"])["Body"].read() for item in found}
 
 
+class Kept(NamedTuple):
+    """An object as it was."""
+
+    data: bytes
+    at: datetime
+
+
+def kept(bucket: str, prefix: str) -> dict[str, Kept]:
+    """All objects below ``prefix``, from the server's own memory: a request for each would take longer than what is tested."""
+    found = _backend().buckets[bucket].keys.items()
+    return {name: Kept(key.value, key.last_modified) for name, key in found if name.startswith(prefix)}
+
+
+def put_back(bucket: str, prefix: str, objects: dict[str, Kept]) -> None:
+    """Let there be exactly these objects below ``prefix``."""
+    backend, there = _backend(), kept(bucket, prefix)
+    for name in there.keys() - objects.keys():
+        backend.delete_object(bucket, name)
+    for name in [name for name in objects if there.get(name) != objects[name]]:
+        backend.put_object(bucket, name, objects[name].data).last_modified = objects[name].at
+
+
+def _backend() -> S3Backend:
+    return s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
+
+
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     """URL of the server; its port is free because the system chose it."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     _put_atomically()
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with MotoServer() as server:
+        yield server.url
 
 
 def _put_atomically() -> None:
