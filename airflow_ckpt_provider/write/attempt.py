@@ -17,7 +17,7 @@ from airflow_ckpt_provider.checkpoint.documents import READ, Attempt, part_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
 from airflow_ckpt_provider.exceptions import SchemaMismatchError
-from airflow_ckpt_provider.sources.protocol import AccountingSource, ListableSource, ReplanningSource
+from airflow_ckpt_provider.sources.protocol import AccountingSource, ListableSource, LookingSource, ReplanningSource
 from airflow_ckpt_provider.tables.missing import MissingColumns
 from airflow_ckpt_provider.tables.own import reading_records
 from airflow_ckpt_provider.write import groups
@@ -63,6 +63,8 @@ class WriteAttempt:
         self._request = request
         self._source_plan = SourcePlan(store, table, request)
         self._has_own_round = False
+        #: Whether this attempt has just planned the source.
+        self._planned_now = False
         #: The last plan that was made by looking at the table in this attempt.
         self._own_plan: Plan | None = None
         self._id = uuid.uuid4().hex[:12]
@@ -165,11 +167,17 @@ class WriteAttempt:
             if complete:
                 return None
             if stands:
-                self._request.source.verify([split for split in missing if split.task == READ], self._request.options)
+                self._verify([split for split in missing if split.task == READ])
                 return Round(len(write.plans), write.plan, sorted(missing, key=lambda split: -split.bytes))
             if self._landed_meanwhile():
                 return None
             self._own_plan = write.pin(wanted)
+
+    def _verify(self, splits: Sequence[Split]) -> None:
+        """Refuse input that has changed since it was planned, unless that was a moment ago."""
+        planned_now, self._planned_now = self._planned_now, False
+        if not planned_now or not isinstance(self._request.source, LookingSource):
+            self._request.source.verify(splits, self._request.options)
 
     def _require_once(self) -> None:
         """Refuse pinned plans in which the source does not find everything that it has, or finds something twice (I15)."""
@@ -191,7 +199,7 @@ class WriteAttempt:
             if schema is not None:
                 self._check_fit(schema)
         plan = self._table.first(self._write, plan, lambda: self._source_plan.required_schema(header.replaces))
-        self._has_own_round = self._write.pin(plan) is plan
+        self._has_own_round = self._planned_now = self._write.pin(plan) is plan
 
     def _is_whole(self, sealed: Seal) -> bool:
         """Whether all files are there that a commit of this seal needs; looked at once."""
