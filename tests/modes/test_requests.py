@@ -5,6 +5,9 @@ Local stores and S3 take the same requests, but for looks into folders, which a 
 
 from __future__ import annotations
 
+import contextlib
+from unittest import mock
+
 import pytest
 from support.request_counts import counted
 from support.world import World, rows
@@ -153,3 +156,27 @@ def test_very_many_other_files_do_not_keep_a_retry_from_looking_at_its_own(readi
     with counted() as requests, pytest.raises(InputChangedError, match=r"1 input file\(s\) changed(?s:.*)in/039\.parquet"):
         reading.attempt(request).next_round()
     assert requests["head"] <= 45
+
+
+@contextlib.contextmanager
+def loads_of_the_table():
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    found, load = [], SqlCatalog.load_table
+    with mock.patch.object(SqlCatalog, "load_table", lambda *args: found.append(args[1]) or load(*args)):
+        yield found
+
+
+@pytest.mark.parametrize("splits", [2, 10])
+def test_a_stage_loads_its_table_for_what_may_have_changed_and_not_for_each_question(tmp_path, splits):
+    world = World(tmp_path)
+    world.create_table()
+    world.put_files(splits, 2)
+    with loads_of_the_table() as loads:
+        world.stage(splits=1)
+    # Can the mode work on it, what is it, does its history know the key; and what the tasks are to write.
+    assert len(loads) == 4
+    with loads_of_the_table() as loads:
+        world.stage()
+    # The same without its history, and with a look at the files that were staged before.
+    assert len(loads) == 4

@@ -49,6 +49,8 @@ class NamedTable:
         self.catalog = catalog
         self.identifier = identifier
         self.branch = branch
+        #: The table as it was loaded last.
+        self._known: Table | None = None
 
     def load(self) -> Table:
         """The table as it is now.
@@ -71,6 +73,7 @@ class NamedTable:
                 f"{type(error).__name__}: {first_line(error)}"
             ) from error
         self._require_writable(table)
+        self._known = table
         return table
 
     def _require_writable(self, table: Table) -> None:
@@ -143,6 +146,17 @@ class NamedTable:
             spec_id=metadata.default_spec_id,
             schema_fingerprint=schema_fingerprint(metadata.schema()),
         )
+
+    def lately_bound(self, binding: TableBinding) -> Table:
+        """The bound table as it was loaded last, if it knows the pinned schema and spec by then: what was pinned never changes.
+
+        Only for what is asked before rows are staged, and about staged records. A commit looks at the table as it is.
+        """
+        known = self._known
+        if known is None or str(known.metadata.table_uuid) != binding.uuid:
+            return self.load_bound(binding)
+        knows = binding.schema_id in known.schemas() and binding.spec_id in known.specs()
+        return known if knows else self.load_bound(binding)
 
     def load_bound(self, binding: TableBinding) -> Table:
         """The table as it is now, if it is still the one that was bound (I6); the table to be, if it is to be created.

@@ -88,7 +88,7 @@ class IcebergTarget(NamedTable):
 
     def check_fit(self, rows: pa.Schema, binding: TableBinding) -> None:
         """Refuse rows of this schema, listing every difference."""
-        own = pinned_schema(self.load_bound(binding), binding)
+        own = pinned_schema(self.lately_bound(binding), binding)
         want = write_schema(own)
         names = {w.name: o.name for w, o in zip(want, own.fields, strict=True)}
         require_fit(rows, want, self.identifier, names)
@@ -97,12 +97,12 @@ class IcebergTarget(NamedTable):
         """Optional columns that these rows do not have; see ``Table.lacks``."""
         import pyarrow as pa
 
-        own = pinned_schema(self.load_bound(binding), binding)
+        own = pinned_schema(self.lately_bound(binding), binding)
         return lacking(rows, pa.schema([w.with_name(o.name) for w, o in zip(write_schema(own), own.fields, strict=True)]))
 
     def placing(self, header: Header) -> dict[str, str]:
         """Source columns of the partition spec that the header pinned, and of the sort order."""
-        table = self.load_bound(header.table)
+        table = self.lately_bound(header.table)
         schema, spec = pinned_schema(table, header.table), table.specs().get(header.table.spec_id)
         sorting = {term.source_id: "sort column" for term in table.sort_order().fields}
         terms = sorting | {term.source_id: "partition column" for term in (spec.fields if spec is not None else ())}
@@ -217,7 +217,7 @@ class IcebergTarget(NamedTable):
     def require_own_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:
         """Refuse records that name files of others; see ``Table.require_own_records``."""
         header = write.header
-        require_own_records(self.load_bound(header.table).metadata, header, write.names, write.plans, records)
+        require_own_records(self.lately_bound(header.table).metadata, header, write.names, write.plans, records)
 
     def staged_anew(self, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which these splits are staged once more; see ``Table.staged_anew``."""
