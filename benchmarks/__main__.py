@@ -17,6 +17,7 @@ from benchmarks import (
     lance,
     memory,
     overwrite,
+    requests,
     retry,
     scale,
     upsert,
@@ -27,7 +28,7 @@ from benchmarks.stage import session
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
-SECTIONS = "abcdefghijklmnt"
+SECTIONS = "abcdefghijklmnrt"
 
 
 def main() -> int:
@@ -49,6 +50,9 @@ def main() -> int:
         report.begin("(e) the commit of many files")
         report.add(commit.measure(options.cache, options.files // 100, 100, options.repeats), commit.NOTE)
     _at_scale(options, files, report)
+    if "r" in options.only:
+        report.begin("(r) requests by operation")
+        report.add(requests.measure(options.cache), requests.NOTE)
     report.begin("done")
     text = report.markdown()
     print("\n" + text)

@@ -25,7 +25,7 @@ from airflow_ckpt_provider.write.attempt import WriteAttempt
 from airflow_ckpt_provider.write.request import WriteRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from pyiceberg.catalog import Catalog
@@ -78,17 +78,25 @@ class Place:
         return IdempotenceKey(f"benchmark-{next(self._keys)}")
 
     def attempt(
-        self, key: IdempotenceKey, source: Files | SparkDataFrame, table: str | AnyTable, mode: str = "append", **parameters: object
+        self,
+        key: IdempotenceKey,
+        source: Files | SparkDataFrame,
+        table: str | AnyTable,
+        mode: str = "append",
+        *,
+        options: Mapping[str, str] | None = None,
+        **parameters: object,
     ) -> WriteAttempt:
         """A new attempt, as the operator opens one.
 
         :param table: a table ``bench.<name>``, or one that is open.
+        :param options: of the source's storage.
         :param parameters: those of the mode.
         """
         request = WriteRequest(
             key=key,
             source=source,
-            options={},
+            options=options or {},
             transform=None,
             mode=mode,
             parameters=parameters,

@@ -7,10 +7,13 @@ no reader would take.
 
 from __future__ import annotations
 
+import functools
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, cast
 
 import msgspec
+import msgspec.inspect
 import zstandard
 
 if TYPE_CHECKING:
@@ -101,7 +104,7 @@ def require_few_values(text: bytes) -> None:
 
     :raises BoundsError: if there are too many.
     """
-    if text.count(b",") + text.count(b"[") + text.count(b"{") > MAX_VALUES:
+    if len(text) > MAX_VALUES and text.count(b",") + text.count(b"[") + text.count(b"{") > MAX_VALUES:
         raise BoundsError(f"holds more than {MAX_VALUES:,} values")
 
 
@@ -115,13 +118,14 @@ def require_plain(document: msgspec.Struct) -> None:
     while level:
         if depth > MAX_DEPTH:
             raise BoundsError(f"is nested more than {MAX_DEPTH} levels deep")
-        numbers = [value for value in level if type(value) is int]
+        kinds = {*map(type, level)}
+        numbers = [value for value in level if type(value) is int] if int in kinds else []
         if numbers and not (min(numbers) >= -_INT64 and max(numbers) < 2**64):
             raise BoundsError("holds a number of more than 64 bits")
-        years = {value.year for value in level if type(value) is datetime}
+        years = {value.year for value in level if type(value) is datetime} if datetime in kinds else set()
         if years and not (min(years) >= _FIRST_YEAR and max(years) <= _LAST_YEAR):
             raise BoundsError(f"holds a date of the year {min(years)} or {max(years)}")
-        level = [inner for value in level if type(value) not in _PLAIN for inner in _inside(value)]
+        level = [*chain.from_iterable(_inside(value) for value in level if type(value) not in _PLAIN)] if kinds - _PLAIN else []
         depth += 1
 
 
@@ -130,7 +134,35 @@ _PLAIN = frozenset({str, int, float, bool, type(None), datetime})
 
 
 def _inside(value: object) -> Iterable[object]:
-    """What a container holds."""
+    """What a container holds, but for members whose type leaves nothing to refuse."""
     if isinstance(value, dict):
         return value.values()
-    return msgspec.structs.astuple(value) if isinstance(value, msgspec.Struct) else cast("Iterable[object]", value)
+    if isinstance(value, msgspec.Struct):
+        return [getattr(value, name) for name in _open_members(type(value))]
+    return cast("Iterable[object]", value)
+
+
+@functools.cache
+def _open_members(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The members of a struct that decoding alone does not keep within the bounds: there may be very many of the others."""
+    return tuple(field.name for field in msgspec.structs.fields(kind) if _is_open(msgspec.inspect.type_info(field.type)))
+
+
+def _is_open(kind: msgspec.inspect.Type) -> bool:
+    """Whether a value of a type may be nested deep, or hold large numbers or odd dates."""
+    match kind:
+        case msgspec.inspect.StrType() | msgspec.inspect.BoolType() | msgspec.inspect.NoneType():
+            return False
+        case msgspec.inspect.IntType():
+            return kind.ge is None or kind.le is None
+        case msgspec.inspect.StructType():
+            parts = [msgspec.inspect.type_info(field.type) for field in msgspec.structs.fields(kind.cls)]
+        case msgspec.inspect.VarTupleType():
+            parts = [kind.item_type]
+        case msgspec.inspect.DictType():
+            parts = [kind.key_type, kind.value_type]
+        case msgspec.inspect.UnionType():
+            parts = list(kind.types)
+        case _:
+            return True
+    return any(map(_is_open, parts))

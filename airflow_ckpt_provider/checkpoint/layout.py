@@ -140,6 +140,18 @@ class OwnNames:
             and author.attempt in self.attempts
         )
 
+    def beginnings(self, split_id: str, writer: str) -> tuple[str, ...]:
+        """How names of files begin that are of this split and writer for sure: none, if no recorded attempt wrote them.
+
+        The name of a file may have digits in front of that, see ``of_split``. What begins so needs no closer look, and a commit may
+        have a hundred thousand files.
+        """
+        attempt, dot, _ = writer.partition(".")
+        if not dot or attempt not in self.attempts or not is_id(split_id) or not is_writer(writer):
+            return ()
+        stem = CheckpointPaths(self.key_hash, self.generation).file_stem(split_id, writer)
+        return (f"{stem}-", f"{stem}.")
+
     def of_split(self, file: str, split_id: str, writer: str) -> bool:
         """Whether a file of this generation was written for one split, by the writer whose record of the split is published.
 

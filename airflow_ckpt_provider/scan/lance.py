@@ -56,6 +56,16 @@ def address_of(uri: str) -> str:
     return uri.removeprefix("file://")
 
 
+def name_of(file: Any) -> str:  # noqa: ANN401 - a DataFile
+    """Name of a fragment's data file, below ``data``.
+
+    Lance makes a class at each look at ``DataFile.path``, so that the names of ten thousand files would take longer than to commit
+    them. Where it no longer keeps the name as it does, the look is taken.
+    """
+    name = vars(file).get("_path")
+    return name if isinstance(name, str) else str(file.path)
+
+
 def open_dataset(uri: str, options: Mapping[str, str], version: int | None = None) -> LanceDataset | None:
     """The dataset at a version, or at its latest; None if there is none.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import Part, Split, part_of
-from airflow_ckpt_provider.scan.lance import BLOBS, batch_rows, made_at
+from airflow_ckpt_provider.scan.lance import BLOBS, batch_rows, made_at, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -59,7 +59,7 @@ def content_of(fragment: Any, fields: frozenset[int]) -> str:  # noqa: ANN401 - 
 
     :param fields: ids of those columns, at every depth.
     """
-    files = sorted(str(file.path) for file in fragment.files if fields & set(file.fields))
+    files = sorted(name_of(file) for file in fragment.files if fields & set(file.fields))
     return hashlib.sha256(msgspec.json.encode([fragment.id, fragment.physical_rows, files])).hexdigest()[:16]
 
 

@@ -101,6 +101,14 @@ class ListableSource(Source, Protocol):
 
 
 @runtime_checkable
+class LookingSource(Source, Protocol):
+    """A source whose ``plan`` has seen all that it lists, so that ``verify`` could say nothing new of a plan made a moment ago."""
+
+    #: That it has.
+    plan_looks: bool
+
+
+@runtime_checkable
 class AccountingSource(Source, Protocol):
     """A source that can tell of a plan from the store whether its splits read everything once, as far as that can be known."""
 

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.exceptions import CorruptObjectError
 from airflow_ckpt_provider.scan.places import is_below
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from airflow_ckpt_provider.checkpoint.documents import Header, Staged
     from airflow_ckpt_provider.checkpoint.layout import OwnNames
@@ -47,16 +47,44 @@ def require_own(paths: Iterable[str], folders: Collection[str], names: OwnNames,
             raise not_own(path, folders, header)
 
 
-def require_own_split(record: Staged, paths: Iterable[str], folders: Collection[str], names: OwnNames, header: Header) -> None:
-    """Refuse files that the writer of a split's record has not written for this very split: rows of another would land twice.
+class OwnFiles:
+    """Tells files that a generation has written for its splits from all others.
 
-    :param paths: what the record says that it has written.
     :param folders: where its files may be.
-    :raises CorruptObjectError: naming one.
     """
-    for path in paths:
-        if not names.of_split(path.rpartition("/")[2], record.split, record.writer) or not is_below(path, folders):
-            raise not_own(path, folders, header)
+
+    def __init__(self, folders: Collection[str], names: OwnNames, header: Header) -> None:
+        self._folders = folders
+        self._names = names
+        self._header = header
+        #: Folders below those, as they were met. Very many files lie in few.
+        self._met: set[str] = set()
+
+    def require(self, record: Staged, paths: Sequence[str]) -> None:
+        """Refuse files that the writer of a split's record has not written for this very split: rows of another would land twice.
+
+        :param paths: what the record says that it has written.
+        :raises CorruptObjectError: naming one.
+        """
+        beginnings = self._names.beginnings(record.split, record.writer)
+        parts = [path.rpartition("/") for path in paths]
+        if all(name.startswith(beginnings) for _, _, name in parts):
+            text = "".join(paths)
+            if "%" not in text and "\\" not in text:
+                # A name that begins so, and hides no step upwards, is below the table if its folder is.
+                new = {folder: f"{folder}/{name}" for folder, _, name in parts if folder not in self._met}
+                self._require_below(new.values())
+                self._met.update(new)
+                return
+        for path, (_, _, name) in zip(paths, parts, strict=True):
+            if not self._names.of_split(name, record.split, record.writer):
+                raise not_own(path, self._folders, self._header)
+        self._require_below(paths)
+
+    def _require_below(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            if not is_below(path, self._folders):
+                raise not_own(path, self._folders, self._header)
 
 
 def require_work_once(work: Iterable[object], header: Header) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import functools
 import linecache
 import marshal
 import threading
@@ -78,11 +79,17 @@ class Sources:
             linecache.checkcache(name)
             text = "".join(linecache.getlines(name, module))
             try:
-                functions = [node for node in ast.walk(parsed(text)) if isinstance(node, FunctionNode)]
-                self._files[name] = functions, set(nested(compile(text, name, "exec", dont_inherit=True)))
+                self._files[name] = _understood(text, name)
             except (SyntaxError, ValueError):
                 self._files[name] = [], set()
         return self._files[name]
+
+
+@functools.lru_cache(maxsize=32)
+def _understood(text: str, name: str) -> tuple[list[FunctionNode], set[CodeType]]:
+    """The functions in the text of a file, and the code that it compiles to: once in a process, until the text is another."""
+    functions = [node for node in ast.walk(parsed(text)) if isinstance(node, FunctionNode)]
+    return functions, set(nested(compile(text, name, "exec", dont_inherit=True)))
 
 
 def parsed(text: str) -> ast.Module:
@@ -99,6 +106,7 @@ def nested(code: CodeType) -> Iterator[CodeType]:
             yield from nested(constant)
 
 
+@functools.lru_cache(maxsize=512)
 def text_of(node: FunctionNode) -> str:
     """What the function says."""
     # A copy, because the tree of the file is used for other functions too.

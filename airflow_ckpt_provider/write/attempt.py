@@ -17,7 +17,7 @@ from airflow_ckpt_provider.checkpoint.documents import READ, Attempt, part_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
 from airflow_ckpt_provider.exceptions import SchemaMismatchError
-from airflow_ckpt_provider.sources.protocol import AccountingSource, ListableSource, ReplanningSource
+from airflow_ckpt_provider.sources.protocol import AccountingSource, ListableSource, LookingSource, ReplanningSource
 from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.tables.missing import MissingColumns
 from airflow_ckpt_provider.tables.own import reading_records
@@ -70,6 +70,8 @@ class WriteAttempt:
         self._request = request
         self._source_plan = SourcePlan(store, table, request)
         self._has_own_round = False
+        #: Whether this attempt has just planned the source.
+        self._planned_now = False
         #: The last plan that was made by looking at the table in this attempt.
         self._own_plan: Plan | None = None
         self._id = uuid.uuid4().hex[:12]
@@ -92,21 +94,21 @@ class WriteAttempt:
         #: Number of splits of earlier attempts whose files were lost, so that they are staged once more.
         self.lost = 0
         self._write = StagedWrite(self.checkpoint, self._require_own)
-        self._round_storage: StagedStorage | None = None
+        #: The table as it was when this round began: what was pinned is asked of it, and nothing of what may have changed.
+        self._state: TableState | None = None
 
     @property
     def _mode(self) -> type[Mode]:
         return mode_type(self.checkpoint.header)
 
     def _look(self, look: Callable[[TableState], T]) -> T:
-        """What ``look`` finds in the table as it is now."""
-        return look_at(self._table, self.checkpoint.header.table, look)
+        """What ``look`` finds in the table as it was when this round began."""
+        if self._state is None:
+            self._state = look_at(self._table, self.checkpoint.header.table, lambda state: state)
+        return look_at(self._table, self.checkpoint.header.table, look, self._state)
 
     def _storage(self) -> StagedStorage:
-        """The table's storage, as it was when this round began."""
-        if self._round_storage is None:
-            self._round_storage = self._look(lambda state: state.storage)
-        return self._round_storage
+        return self._look(lambda state: state.storage)
 
     @property
     def source(self) -> Source:
@@ -164,7 +166,7 @@ class WriteAttempt:
         :raises InputChangedError: if the input of a missing split changed (I6).
         """
         write, sealed = self._write, self.checkpoint.sealed()
-        self._round_storage = None
+        self._state = None
         if sealed is not None and not sealed.provisional and self._is_whole(sealed):
             return None
         if write.plans:
@@ -179,8 +181,7 @@ class WriteAttempt:
             reads = bool(missing) and all(split.task == READ for split in missing)
             # While the source is read, and right after this attempt has looked, the table has nothing new to say.
             stands = reads or (bool(missing) and write.plan is self._own_plan)
-            stands = stands or not self._mode.provisional
-            wanted = write.plan if stands else self._look(lambda state: state.mode(write.header).plan(write))
+            wanted = write.plan if stands else self._wanted()
             stands = wanted.splits == write.plan.splits
             complete = stands and not missing
             if complete and sealed is not None and sealed.round == len(write.plans) and self._is_whole(sealed):
@@ -190,11 +191,25 @@ class WriteAttempt:
             if complete:
                 return None
             if stands:
-                self._request.source.verify([split for split in missing if split.task == READ], self._request.options)
+                self._verify([split for split in missing if split.task == READ])
                 return Round(len(write.plans), write.plan, sorted(missing, key=lambda split: -split.bytes))
             if self._landed_meanwhile():
                 return None
             self._own_plan = write.pin(wanted)
+
+    def _wanted(self) -> Plan:
+        """What the write consists of, on the table as it is now."""
+        write = self._write
+        if not self._mode.provisional:
+            return write.plan
+        self._state = None
+        return self._look(lambda state: state.mode(write.header).plan(write))
+
+    def _verify(self, splits: Sequence[Split]) -> None:
+        """Refuse input that has changed since it was planned, unless that was a moment ago."""
+        planned_now, self._planned_now = self._planned_now, False
+        if not planned_now or not isinstance(self._request.source, LookingSource):
+            self._request.source.verify(splits, self._request.options)
 
     def _require_once(self) -> None:
         """Refuse pinned plans in which the source does not find everything that it has, or finds something twice (I15)."""
@@ -218,7 +233,7 @@ class WriteAttempt:
         first = self._look(
             lambda state: state.mode(header).first(self._write, plan, lambda: self._source_plan.required_schema(header.replaces))
         )
-        self._has_own_round = self._write.pin(first) is first
+        self._has_own_round = self._planned_now = self._write.pin(first) is first
 
     def _is_whole(self, sealed: Seal) -> bool:
         """Whether all files are there that a commit of this seal needs; looked at once."""

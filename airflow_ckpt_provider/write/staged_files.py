@@ -71,13 +71,14 @@ class StagedFileCheck:
         :raises StagedFileMissingError: naming what is gone.
         """
         start = time.monotonic()
-        files = [(write.header, file) for write in self._writes for file in state.storage.needed_to_commit(write)]
-        gone = set(state.storage.lost([file for _, file in files]))
+        files = [file for write in self._writes for file in state.storage.needed_to_commit(write)]
+        gone = set(state.storage.lost(files))
         end = time.monotonic()
         self._repeat_at = end + max(_AGAIN_S, _AGAIN_TIMES * (end - start))
         self._told(Look(len(files), end - start))
         if gone:
-            raise missing_error([(header, file) for header, file in files if file in gone], len(files), self._table)
+            named = ((write.header, file) for write in self._writes for file in state.storage.needed_to_commit(write))
+            raise missing_error([(header, file) for header, file in named if file in gone], len(files), self._table)
 
     def require_still(self, state: TableState) -> None:
         """The same again, if the last look was long ago, or the state does not prove that it is the storage which was looked at."""

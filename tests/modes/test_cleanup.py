@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import lance
 import pyarrow as pa
@@ -79,6 +80,27 @@ def test_what_killed_attempts_left_goes_and_what_landed_stays(world):
     assert world.read() == of(range(400), BEFORE)
     assert settled[0].landed_now
     assert cleaned(world)[0].files == 0
+
+
+def test_the_small_manifests_go_that_a_landed_one_was_merged_of(tmp_path):
+    world = Iceberg(tmp_path)
+    world.put_files(20, 20)
+    world.make()
+    checkpoint = world.stage().checkpoint
+    (merged,) = checkpoint.sealed().manifests
+    records = checkpoint.staged([split.id for split in checkpoint.plan().splits])
+    small = {Path(record.manifest["path"].removeprefix("file://")) for record in records}
+    # A seal that is not committed may have to be made anew of them.
+    assert cleaned(world)[0].files == 0
+    assert len(small) == 20
+    assert all(path.exists() for path in small)
+    groups.commit([checkpoint], world.target())
+    (one,) = cleaned(world)
+    assert one.files == 20
+    assert not any(path.exists() for path in small)
+    assert Path(merged["path"].removeprefix("file://")).exists()
+    assert world.read() == of(range(400), BEFORE)
+    world.stage(world.request(**REPLACE, transform=only_even))
 
 
 def test_a_clean_up_of_many_keys_lists_the_storage_once_and_takes_what_is_each_ones_own(world, monkeypatch):

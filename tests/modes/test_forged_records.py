@@ -142,6 +142,28 @@ def test_data_files_elsewhere_and_manifests_that_list_others_do_not_land(iceberg
     refused(iceberg, checkpoint, "list 4 files, and its splits have staged 5")
 
 
+@pytest.mark.parametrize("folder", ["data/../../elsewhere", "data/%2e%2e/%2e%2e/elsewhere", "data/..\\elsewhere", "data//.."])
+def test_a_data_file_that_hides_a_step_upwards_among_others_does_not_land(iceberg, folder):
+    """The others lie where they should, as very many of a write do."""
+    checkpoint = iceberg.stage().checkpoint
+    (record,) = checkpoint.staged(["000000"])
+    (good,) = record.files
+    place, _, name = good.path.rpartition("/")
+    path = f"{place.removesuffix('/data')}/{folder}/{name}"
+    forge_staged(checkpoint, "000000", files=(good, StagedFile(path, good.bytes)))
+    refused(iceberg, checkpoint, "has written '")
+    odd = f"{place}/%2e%2e%2f{name}"
+    forge_staged(checkpoint, "000000", files=(good, StagedFile(odd, good.bytes)))
+    refused(iceberg, checkpoint, "has written '")
+
+
+def test_files_land_in_whatever_order_their_manifests_list_them(iceberg):
+    checkpoint = iceberg.stage().checkpoint
+    forge(iceberg.store, checkpoint.paths.seal(), checkpoint.sealed(), manifests=tuple(reversed(checkpoint.sealed().manifests)))
+    groups.commit([checkpoint], iceberg.target())
+    assert iceberg.read() == of(range(400), BEFORE)
+
+
 def test_entries_that_are_no_new_files_do_not_land(iceberg):
     """A manifest of the table's own, under a name of ours: its entries have a snapshot."""
     checkpoint = iceberg.stage().checkpoint

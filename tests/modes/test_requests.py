@@ -5,13 +5,18 @@ Local stores and S3 take the same requests, but for looks into folders, which a 
 
 from __future__ import annotations
 
+import contextlib
+from unittest import mock
+
 import pytest
 from support.request_counts import counted
 from support.world import World, rows
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+from airflow_ckpt_provider.exceptions import InputChangedError
 from airflow_ckpt_provider.sources import Files
+from airflow_ckpt_provider.sources.files import listing
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -86,3 +91,92 @@ def test_opening_a_key_lists_its_generations_and_not_what_they_hold(world, split
     with counted() as requests:
         assert latest.state() is State.SEALED
     assert requests.total() == 3
+
+
+def a_source(bucket, files=40):
+    """So many small input files in object storage."""
+    import io
+
+    import pyarrow.parquet as pq
+
+    for number in range(files):
+        sink = io.BytesIO()
+        pq.write_table(rows(number * 2, 2), sink)
+        bucket.put(f"in/{number:03d}.parquet", sink.getvalue())
+    return {"source": Files(bucket.uri("in/*.parquet"), max_split_bytes=1), "options": bucket.options}
+
+
+@pytest.fixture
+def reading(tmp_path, s3_bucket):
+    world = World(tmp_path)
+    world.create_table()
+    return world
+
+
+def test_a_stage_looks_at_no_input_file_that_it_has_just_listed(reading, s3_bucket):
+    attempt = reading.attempt(reading.request(**a_source(s3_bucket)))
+    with counted() as requests:
+        found = attempt.next_round()
+    assert len(found.missing) == 40
+    # Is what the source names one file? And the table's store: is the key there?
+    assert requests["head"] <= 2
+
+
+def test_a_retry_lists_its_input_files_and_looks_at_none_of_them(reading, s3_bucket):
+    request = reading.request(**a_source(s3_bucket))
+    reading.stage(request, splits=5)
+    attempt = reading.attempt(request)
+    with counted() as requests:
+        found = attempt.next_round()
+    assert len(found.missing) == 35
+    assert requests["head"] <= 2
+    assert requests["list"] <= 3
+
+
+@pytest.mark.parametrize("change", ["written again", "removed"])
+def test_a_retry_that_lists_its_input_files_names_those_that_changed(reading, s3_bucket, change):
+    request = reading.request(**a_source(s3_bucket))
+    reading.stage(request, splits=5)
+    if change == "removed":
+        s3_bucket.delete("in/007.parquet")
+    else:
+        s3_bucket.put("in/007.parquet", b"x")
+    with pytest.raises(InputChangedError, match=r"1 input file\(s\) changed(?s:.*)in/007\.parquet"):
+        reading.attempt(request).next_round()
+
+
+def test_very_many_other_files_do_not_keep_a_retry_from_looking_at_its_own(reading, s3_bucket, monkeypatch):
+    """Those of its files that the first replies to a list do not show are looked at one by one."""
+    monkeypatch.setattr(listing, "_REPLY", 20)
+    request = reading.request(**a_source(s3_bucket))
+    reading.stage(request, splits=5)
+    for number in range(60):
+        s3_bucket.put(f"in/000-{number:02d}.other", b"")
+    s3_bucket.delete("in/039.parquet")
+    with counted() as requests, pytest.raises(InputChangedError, match=r"1 input file\(s\) changed(?s:.*)in/039\.parquet"):
+        reading.attempt(request).next_round()
+    assert requests["head"] <= 45
+
+
+@contextlib.contextmanager
+def loads_of_the_table():
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    found, load = [], SqlCatalog.load_table
+    with mock.patch.object(SqlCatalog, "load_table", lambda *args: found.append(args[1]) or load(*args)):
+        yield found
+
+
+@pytest.mark.parametrize("splits", [2, 10])
+def test_a_stage_loads_its_table_for_what_may_have_changed_and_not_for_each_question(tmp_path, splits):
+    world = World(tmp_path)
+    world.create_table()
+    world.put_files(splits, 2)
+    with loads_of_the_table() as loads:
+        world.stage(splits=1)
+    # Can the mode work on it, what is it, does its history know the key; and what the tasks are to write.
+    assert len(loads) == 4
+    with loads_of_the_table() as loads:
+        world.stage()
+    # The same without its history, and with a look at the files that were staged before.
+    assert len(loads) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import itertools
 import os
@@ -300,6 +301,21 @@ def test_a_file_that_was_edited_after_its_import_is_not_taken_for_what_was_impor
         exec(compile(path.read_text(), str(path), "exec"), names[number])
     first, second = (Transform(one["clean"]).fingerprint for one in names)
     assert first != second
+
+
+def test_a_file_is_parsed_once_in_a_process_and_again_when_it_says_something_else(tmp_path, monkeypatch):
+    path, texts, parse = tmp_path / "dag.py", [], ast.parse
+    monkeypatch.setattr(ast, "parse", lambda text, *more: texts.append(text) or parse(text, *more))
+
+    def imported(step):
+        names: dict = {}
+        path.write_text(f"def clean(batch):\n    return batch.slice({step})\n")
+        exec(compile(path.read_text(), str(path), "exec"), names)
+        return Transform(names["clean"]).fingerprint
+
+    one, same, other, back = (imported(step) for step in (1, 1, 21, 1))
+    assert one == same == back != other
+    assert len(texts) == len(set(texts)) > 1
 
 
 # -- what the code makes for itself ---------------------------------------------------------------------------------------

@@ -9,14 +9,15 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any, Protocol
 
+from airflow_ckpt_provider.scan.objects import RemoteFile
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
     from obstore.store import ObjectStore
 
-    from airflow_ckpt_provider.scan.objects import RemoteFile
-from airflow_ckpt_provider.sources.files.listing import PinnedFile
+    from airflow_ckpt_provider.sources.files.listing import PinnedFile
 
 #: Rows in one batch.
 BATCH_ROWS = 65_536

@@ -6,6 +6,7 @@ modification time in a local folder (a local ETag holds the inode, which a resto
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -20,13 +21,16 @@ from airflow_ckpt_provider.exceptions import CorruptObjectError, InputChangedErr
 from airflow_ckpt_provider.sources.files.globs import glob_matcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
 
 #: Files looked at the same time when a plan is verified.
 _LOOKERS = 16
+
+#: Remote files that are worth a list, and files in one reply to it.
+_WORTH_A_LIST, _REPLY = 2 * _LOOKERS, 1000
 
 _GLOB = re.compile(r"[*?\[]")
 
@@ -107,8 +111,9 @@ class InputFiles:
                     f"The plan in the checkpoint store reads {self.name_of(file)}, which {self.uri} does not name. The store was "
                     f"altered; nothing was read. Redo the write: {how_to_restart()}."
                 )
+        shown = self._shown([file.path for file in wanted])
         with ThreadPoolExecutor(_LOOKERS) as pool:
-            changes = [change for change in pool.map(self._change, wanted) if change]
+            changes = [change for change in pool.map(self._change, (file for file in wanted if file not in shown)) if change]
         if changes:
             raise InputChangedError(
                 f"{len(changes)} input file(s) changed since this checkpoint was planned:\n  "
@@ -117,6 +122,25 @@ class InputFiles:
                 + "\nRows staged so far came from the files as they were. Put them back, or redo the write: "
                 f"{how_to_restart()}."
             )
+
+    def _shown(self, paths: Sequence[str]) -> set[PinnedFile]:
+        """What a list shows of many remote files, as they are now. Of a file that it does not show, nothing is known."""
+        import obstore
+
+        if self._local or len(paths) < _WORTH_A_LIST:
+            return set()
+        folder = os.path.commonpath([path.rpartition("/")[0] for path in paths])
+        wanted, shown = set(paths), set[PinnedFile]()
+        try:
+            pages = obstore.list(self.objects(), folder or None, offset=paths[0][:-1], chunk_size=_REPLY)
+            # Others may have put very many files between them: no more replies than looks would have taken.
+            for page in itertools.islice(pages, len(paths) // _LOOKERS):
+                shown.update(self._pin(item) for item in page if item["path"] in wanted)
+                if not page or page[-1]["path"] >= paths[-1]:
+                    break
+        except Exception:  # noqa: BLE001 - the look at each file says what is wrong
+            return set()
+        return shown
 
     def _change(self, pinned: PinnedFile) -> str | None:
         found = self._head(pinned.path)

@@ -60,6 +60,9 @@ class Files:
     #: The operator opens a connection of type ``checkpoint`` for this source.
     conn_kind = "checkpoint"
 
+    #: A plan has each file as it was found; see ``LookingSource``.
+    plan_looks = True
+
     def __init__(
         self,
         uri: str,

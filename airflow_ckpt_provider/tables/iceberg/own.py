@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import READ
@@ -12,10 +13,11 @@ from airflow_ckpt_provider.scan.places import folders_of
 from airflow_ckpt_provider.tables.iceberg.manifest import ADDED, FACTS_ENTRY, StagedManifest
 from airflow_ckpt_provider.tables.iceberg.manifest.avro import HEAD, Container, Entries, in_order, shape_of, to_long
 from airflow_ckpt_provider.tables.iceberg.modes.upsert import INSERT, UNIQUE
-from airflow_ckpt_provider.tables.own import not_own, require_own, require_own_split, require_work_once
+from airflow_ckpt_provider.tables.own import OwnFiles, not_own, require_own, require_work_once
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from pyiceberg.io import FileIO
     from pyiceberg.table.metadata import TableMetadata
@@ -40,8 +42,9 @@ def require_own_records(
     """
     folders = folders_of(metadata)
     require_own(_in_plans(plans), folders, names, header)
+    own = OwnFiles(folders, names, header)
     for record in staged:
-        require_own_split(record, _in_record(record), folders, names, header)
+        own.require(record, _in_record(record))
 
 
 def require_own_files(metadata: TableMetadata, one: SealedWrite) -> None:
@@ -79,22 +82,57 @@ def require_listed(metadata: TableMetadata, io: FileIO, one: SealedWrite) -> Non
     """
     header, folders = one.header, folders_of(metadata)
     manifests = [StagedManifest.from_json(manifest) for manifest in one.seal.manifests]
-    files = {file.path.encode() for record in one.staged for file in record.files}
+    files = _Files(one.staged)
     seen = 0
     for strange_path, count in in_order(lambda manifest: _stranger(io, manifest, files, folders, header), manifests):
         seen += count
         if strange_path is not None:
             raise not_own(strange_path, folders, header)
-    if seen != len(files):
+    if seen != files.count:
         raise CorruptObjectError(
-            f"The manifests of the key {header.key!r} list {seen} files, and its splits have staged {len(files)} for "
+            f"The manifests of the key {header.key!r} list {seen} files, and its splits have staged {files.count} for "
             f"{header.table.identifier}. The store was altered; nothing was changed. Redo the write: "
             f"{how_to_restart(header)}."
         )
 
 
+class _Files:
+    """The data files that the records of a write name.
+
+    Manifests list them in the order of their splits, so that whole lists are compared first: a hundred thousand paths in the time
+    that a look at each of a thousand takes.
+    """
+
+    def __init__(self, staged: Sequence[Staged]) -> None:
+        self._paths: list[str] = []
+        #: Where the files of each split begin.
+        self._starts: dict[bytes, int] = {}
+        for record in staged:
+            if record.files:
+                self._starts[record.files[0].path.encode()] = len(self._paths)
+            self._paths += [file.path for file in record.files]
+        #: How many there are.
+        self.count = len(set(self._paths))
+
+    @cached_property
+    def paths(self) -> frozenset[bytes]:
+        """Their paths."""
+        return frozenset(path.encode() for path in self._paths)
+
+    def have(self, listed: Sequence[bytes]) -> bool:
+        """Whether these are all among them, none of them twice."""
+        start = self._starts.get(listed[0]) if listed and self.count == len(self._paths) else None
+        if start is not None:
+            same = self._paths[start : start + len(listed)]
+            text = "".join(same)
+            if text.isascii() and [*map(len, same)] == [*map(len, listed)] and text.encode() == b"".join(listed):
+                return True
+        once = set(listed)
+        return len(once) == len(listed) and once <= self.paths
+
+
 def _stranger(
-    io: FileIO, manifest: StagedManifest, files: set[bytes], folders: Collection[str], header: Header
+    io: FileIO, manifest: StagedManifest, files: _Files, folders: Collection[str], header: Header
 ) -> tuple[str | None, int]:
     """The first entry of a manifest that is not a new data file of these; and how many entries it has, up to that one."""
     with Container(io, manifest.path) as container:
@@ -106,17 +144,17 @@ def _stranger(
                 "many there are, with how many rows, in which partitions. The store was altered; nothing was changed. Redo the "
                 f"write: {how_to_restart(header)}."
             )
-        count, ours = 0, set[bytes]()
+        count, ours = 0, list[bytes]()
         head = _head_of(container.schema, folders)
         for entries, data in container.blocks() if head is not None else ():
             count += entries
-            ours.update(head.findall(data) if head is not None else ())
-    if head is not None and len(ours) == count and ours <= files:
+            ours += head.findall(data) if head is not None else ()
+    if head is not None and len(ours) == count and files.have(ours):
         return None, count
-    return _read_stranger(io, manifest, files)
+    return _read_stranger(io, manifest, files.paths)
 
 
-def _read_stranger(io: FileIO, manifest: StagedManifest, files: set[bytes]) -> tuple[str | None, int]:
+def _read_stranger(io: FileIO, manifest: StagedManifest, files: AbstractSet[bytes]) -> tuple[str | None, int]:
     """The same, by decoding each entry, which takes a hundred times as long: 100,000 of them several seconds."""
     count = 0
     with Entries(io, manifest.path, _LOOKED_AT) as entries:
@@ -149,12 +187,9 @@ def _head_of(schema: str, folders: Collection[str]) -> re.Pattern[bytes] | None:
     return re.compile(re.escape(begin) + rb"[\x80-\xff]{0,3}[\x00-\x7f]((?:" + places + rb")/[^\x0e]+)\x0ePARQUET")
 
 
-def _in_record(record: Staged) -> Iterator[str]:
-    for file in record.files:
-        yield file.path
-    for part in (record.manifest, record.scratch):
-        if part is not None:
-            yield str(part.get(_PATH))
+def _in_record(record: Staged) -> list[str]:
+    parts = [str(part.get(_PATH)) for part in (record.manifest, record.scratch) if part is not None]
+    return [*(file.path for file in record.files), *parts]
 
 
 def _in_plans(plans: Sequence[Plan]) -> Iterator[str]:

@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_ckpt_provider.exceptions import HistoryExpiredError, RetryableError, RowCountError
-from airflow_ckpt_provider.scan.lance import made_at
+from airflow_ckpt_provider.scan.lance import made_at, name_of
 from airflow_ckpt_provider.tables.lance.keys import transaction_id
 from airflow_ckpt_provider.tables.lance.line import latest_version, leads_to
 from airflow_ckpt_provider.tables.state import Landed
@@ -112,7 +112,7 @@ class VersionChange(NamedTuple):
         for fragment in made.get_fragments():
             one = fragment.metadata
             ids.add(one.id)
-            found |= {path: one.physical_rows for file in one.files if (path := str(file.path)) in holds}
+            found |= {path: one.physical_rows for file in one.files if (path := name_of(file)) in holds}
         if found != holds:
             raise RowCountError(
                 f"Version {made.version} of {made.uri} holds {sum(found.values())} rows in the staged files; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.documents import Part, part_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
 
@@ -51,13 +52,14 @@ def metadata_of(staged: Iterable[StagedFragments]) -> list[Any]:
     """Lance's description of all these fragments; they get their ids from the commit."""
     from lance.fragment import FragmentMetadata
 
-    return [
-        FragmentMetadata(
-            id=0, files=[data_file(fragment.name, one.fields, one.storage_version, fragment.bytes)], physical_rows=fragment.rows
-        )
-        for one in staged
-        for fragment in one.fragments
-    ]
+    found: list[Any] = []
+    for one in staged:
+        describe = _describing(one.fields, one.storage_version)
+        found += [
+            FragmentMetadata(id=0, files=[describe(fragment.name, fragment.bytes)], physical_rows=fragment.rows)
+            for fragment in one.fragments
+        ]
+    return found
 
 
 def data_file(name: str, fields: Sequence[int], storage_version: str, size: int) -> Any:  # noqa: ANN401 - a DataFile
@@ -65,7 +67,27 @@ def data_file(name: str, fields: Sequence[int], storage_version: str, size: int)
 
     :param fields: see ``StagedFragments``; columns behind those are not looked at.
     """
+    return _describing(fields, storage_version)(name, size)
+
+
+def _describing(fields: Sequence[int], storage_version: str) -> Callable[[str, int], Any]:
+    """What describes data files with equal columns, by name and size."""
+    kind = _named_file()
+    own, columns = list(fields), list(range(len(fields)))
+    major, minor = map(int, storage_version.split("."))
+    return lambda name, size: kind(name, own, columns, major, minor, size)
+
+
+@functools.cache
+def _named_file() -> Callable[..., Any]:
+    """Lance's ``DataFile``, with a name that is there and not made anew at each look: see ``scan.lance.name_of``."""
     from lance.fragment import DataFile
 
-    major, _, minor = storage_version.partition(".")
-    return DataFile(name, list(fields), list(range(len(fields))), int(major), int(minor), size)
+    class NamedFile(DataFile):
+        path: Any = ""
+
+        def __init__(self, path: str, *args: Any) -> None:  # noqa: ANN401 - those of Lance
+            super().__init__(path, *args)
+            self.path = path
+
+    return NamedFile

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.layout import author_of
-from airflow_ckpt_provider.scan.lance import transaction_of
+from airflow_ckpt_provider.scan.lance import name_of, transaction_of
 from airflow_ckpt_provider.tables.lance.line import is_in_line
 from airflow_ckpt_provider.tables.summary import IDENTITY, not_ours, traces_in
 
@@ -78,7 +78,7 @@ def require_unseen(dataset: LanceDataset, header: Header) -> None:
     key = IdempotenceKey(header.key)
     for fragment in dataset.get_fragments():
         for file in fragment.metadata.files:
-            author = author_of(str(file.path))
+            author = author_of(name_of(file))
             if author is not None and author.key_hash == key.hash and author.generation >= header.generation:
                 raise not_ours(f"the key {key.value!r}", "a version that was cleaned up since", dataset.uri)
 

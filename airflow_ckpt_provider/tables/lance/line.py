@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_ckpt_provider.scan.lance import transaction_of
+from airflow_ckpt_provider.scan.lance import name_of, transaction_of
 from airflow_ckpt_provider.tables.lance.deletions import deletions_of
 from airflow_ckpt_provider.tables.marks import MARK_PREFIX
 from airflow_ckpt_provider.tables.summary import GENERATION, GROUP
@@ -206,7 +206,7 @@ def _named(fragments: Iterable[FragmentMetadata]) -> set[str]:
 
 
 def _files(fragment: FragmentMetadata) -> frozenset[str]:
-    return frozenset(str(file.path) for file in fragment.files)
+    return frozenset(map(name_of, fragment.files))
 
 
 def _columns(version: LanceDataset) -> list[tuple[str, int]]:

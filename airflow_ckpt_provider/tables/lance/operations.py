@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import TableMovedError
+from airflow_ckpt_provider.scan.lance import name_of
 from airflow_ckpt_provider.tables.lance.fragments import data_file, metadata_of
 from airflow_ckpt_provider.tables.lance.schema import file_fields
 
@@ -89,7 +90,7 @@ def replaceable(dataset: LanceDataset, names: frozenset[str]) -> list[FragmentMe
     if not names:
         return []
     there = (fragment.metadata for fragment in dataset.get_fragments())
-    found = [one for one in there if any(file.path in names for file in one.files)]
+    found = [one for one in there if any(name_of(file) in names for file in one.files)]
     require_there(len(names) - len(found), dataset)
     _require_whole(found, dataset)
     return found

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.checkpoint.layout import author_of
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
+from airflow_ckpt_provider.scan.lance import name_of
 from airflow_ckpt_provider.tables.lance.deletions import FOLDER as DELETIONS
 from airflow_ckpt_provider.tables.lance.deletions import attempt_number, attempt_number_in, deletion_name, deletions_of
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER as SIDECARS
@@ -89,7 +90,7 @@ def _referenced(files: DatasetFiles, dataset: LanceDataset) -> set[str]:
     found = set()
     for fragment in dataset.get_fragments():
         one = fragment.metadata
-        found |= {files.path(file.path) for file in one.files}
+        found |= {files.path(name_of(file)) for file in one.files}
         deletions = deletions_of(one)
         if deletions is not None:
             found.add(f"{files.uri}/{deletion_name(one.id, deletions)}")

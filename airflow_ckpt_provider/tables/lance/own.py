@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.checkpoint.documents import READ, StagedFile
+from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError
@@ -63,8 +63,9 @@ def require_own_files(uri: str, one: SealedWrite, fields: Collection[int] | None
     for record in one.staged:
         own.require_split(record, taken.get(record.split, frozenset()))
         own.require_deletions(record)
+        sizes = {file.path: file.bytes for file in record.files}
         for fragment in StagedFragments.from_json(record.manifest).fragments if record.manifest is not None else ():
-            if fragment.name in left or StagedFile(f"{uri}/data/{fragment.name}", fragment.bytes) not in record.files:
+            if fragment.name in left or sizes.get(f"{uri}/data/{fragment.name}") != fragment.bytes:
                 raise own.error(f"{uri}/data/{fragment.name}")
             left[fragment.name] = (fragment.rows, fragment.bytes)
     for staged in map(StagedFragments.from_json, one.seal.manifests):
@@ -93,20 +94,28 @@ class _Own:
 
     def __init__(self, uri: str, header: Header, names: OwnNames) -> None:
         self._uri = uri
+        self._data = f"{uri}/data/"
         self._header = header
         self._names = names
         self._numbers = {attempt_number(names.key_hash, names.generation, attempt) for attempt in names.attempts}
 
     def require_record(self, record: Staged) -> None:
+        own = self._of_writer(record)
         for path in (*(file.path for file in record.files), *record.replaces):
+            if path in own:
+                continue
             folder, _, name = path.removeprefix(f"{self._uri}/").partition("/")
             if folder == DELETIONS:
                 self._require_deletions(path, name)
             else:
                 self.require(folder, name)
         for fragment in StagedFragments.from_json(record.manifest).fragments if record.manifest is not None else ():
-            self.require("data", fragment.name)
-        scratch: Any = record.scratch or {}
+            if f"{self._data}{fragment.name}" not in own:
+                self.require("data", fragment.name)
+        if record.scratch is not None:
+            self._require_scratch(record.scratch)
+
+    def _require_scratch(self, scratch: Any) -> None:  # noqa: ANN401 - JSON
         for sidecar in (scratch.get("sidecar"), scratch.get(ROW_IDS)):
             if sidecar is not None:
                 self.require_sidecar(sidecar)
@@ -118,12 +127,23 @@ class _Own:
             if strange or attempt_number_in(int(deletions["id"])) not in self._numbers:
                 raise self.error(f"{self._uri}/{DELETIONS}/{scratch['fragment']['id']}-*-{deletions['id']}")
 
+    def _of_writer(self, record: Staged) -> frozenset[str]:
+        """Data files of a record that are its writer's for its split, whatever else it names: there may be very many."""
+        beginnings = self._names.beginnings(record.split, record.writer)
+        begin = tuple(f"{self._data}{one}" for one in beginnings)
+        found = [file.path for file in record.files if file.path.startswith(begin)]
+        text = "".join(path[len(self._data) :] for path in found)
+        return frozenset(found) if _PLAIN.fullmatch(text) else frozenset()
+
     def require_split(self, record: Staged, taken: Collection[str]) -> None:
         """Refuse data files that the record's writer has not written for its split, nor taken from the source as they were.
 
         :param taken: names of those that may be.
         """
+        own = self._of_writer(record)
         for file in record.files:
+            if file.path in own:
+                continue
             folder, _, name = file.path.removeprefix(f"{self._uri}/").partition("/")
             if folder != DELETIONS and name not in taken and not self._names.of_split(name, record.split, record.writer):
                 raise self.error(file.path)

@@ -24,6 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.exceptions import UnsupportedTableError
+from airflow_ckpt_provider.scan.lance import name_of
 from airflow_ckpt_provider.tables.lance.fragments import metadata_of
 from airflow_ckpt_provider.tables.lance.operations import REBASES, Swap, merging, rows_of
 
@@ -64,7 +65,7 @@ def updating(
     new, begin = metadata_of(staged), _next_fragment_id(dataset, there)
     for number, one in enumerate(new, begin):
         one.id = number
-        ids = row_ids.get(one.files[0].path)
+        ids = row_ids.get(name_of(one.files[0]))
         if ids is not None:
             one.row_id_meta = RowIdSequence(ids).to_inline_metadata()
     not_there = [FragmentMetadata(id=begin + n, files=[], physical_rows=0) for n in range(len(new) + len(there) + _RESERVED)]

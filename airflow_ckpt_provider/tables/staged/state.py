@@ -11,7 +11,7 @@ from airflow_ckpt_provider.exceptions import BindingMismatchError, InvalidInputE
 from airflow_ckpt_provider.tables.fit import Columns
 from airflow_ckpt_provider.tables.marks import moves_mark
 from airflow_ckpt_provider.tables.mode import Mode
-from airflow_ckpt_provider.tables.own import require_own, require_own_split
+from airflow_ckpt_provider.tables.own import OwnFiles
 from airflow_ckpt_provider.tables.staged.folder import DATA, RowsCommit
 from airflow_ckpt_provider.tables.staged.writer import RowsScan, RowsWriter
 from airflow_ckpt_provider.tables.staged_files import gone_of
@@ -198,11 +198,9 @@ class RowsStorage:
 
     def require_own_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:
         """Refuse records that name files of others."""
-        folders = [f"{self._folder.uri}/{DATA.rstrip('/')}"]
+        own = OwnFiles([f"{self._folder.uri}/{DATA.rstrip('/')}"], write.names, write.header)
         for record in records:
-            paths = [file.path for file in record.files]
-            require_own(paths, folders, write.names, write.header)
-            require_own_split(record, paths, folders, write.names, write.header)
+            own.require(record, [file.path for file in record.files])
 
     def require_own_files(self, writes: Sequence[SealedWrite]) -> None:
         """Refuse to land files of others."""

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import StagedFileMissingError, first_line
+from airflow_ckpt_provider.scan.lance import name_of
 from airflow_ckpt_provider.tables.lance.files import names_of
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.operations import require_there
@@ -54,7 +55,7 @@ class Earlier(NamedTuple):
 
     def file_of(self, fragment: Any) -> str | None:  # noqa: ANN401 - a FragmentMetadata
         """The one of its data files that a fragment holds, if it holds any."""
-        return next((file.path for file in fragment.files if file.path in self.files), None)
+        return next((name for name in map(name_of, fragment.files) if name in self.files), None)
 
     def require_there(self, files: DatasetFiles, dataset: LanceDataset) -> None:
         """Check that every row that was inserted is where it was written, or deleted there.

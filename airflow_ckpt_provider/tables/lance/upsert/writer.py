@@ -10,7 +10,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.anew import first_id
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.exceptions import TableMovedError
-from airflow_ckpt_provider.scan.lance import open_dataset
+from airflow_ckpt_provider.scan.lance import name_of, open_dataset
 from airflow_ckpt_provider.tables.lance.deletions import deletions_of, write_deletions
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.upsert.earlier import EARLIER, inserted_rows
@@ -176,7 +176,7 @@ class UpsertWriter(LanceWriter):
 
 def match_id(fragment: Any, *, keeps_ids: bool) -> str:  # noqa: ANN401 - a FragmentMetadata
     """Id of the split that matches a fragment: it says which one that is, with which columns and deletions, and what is kept."""
-    facts: list[object] = [fragment.id, sorted(str(file.path) for file in fragment.files), deletions_of(fragment)]
+    facts: list[object] = [fragment.id, sorted(map(name_of, fragment.files)), deletions_of(fragment)]
     if keeps_ids:
         facts.append(ROW_IDS)
     return f"{MATCH}{hashlib.sha256(msgspec.json.encode(facts, order='deterministic')).hexdigest()[:16]}"
