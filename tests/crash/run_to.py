@@ -6,11 +6,13 @@ store, a file or a catalog: the threads of Arrow, obstore and Lance do not survi
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ from support.world import World, rows
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.exceptions import CommitUnderWayError
 from airflow_ckpt_provider.sources import Files, IcebergTable
 from airflow_ckpt_provider.write import cleanup, groups
 
@@ -87,6 +90,15 @@ def land(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return _settled(groups.commit(found, world.target()))
 
 
+def insist(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same with retries, as Airflow has them: others may be about to land one of them together with others."""
+    for _ in range(100):
+        with contextlib.suppress(CommitUnderWayError):
+            return land(world, writes)
+        time.sleep(0.05)
+    return land(world, writes)
+
+
 def clean(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Remove what was left behind, as a clean-up task does."""
     done: list[cleanup.Cleaned] = []
@@ -116,6 +128,7 @@ _WORK: dict[str, Callable[[World, list[dict[str, Any]]], list[dict[str, Any]]]] 
     "write": write,
     "stage": stage,
     "land": land,
+    "insist": insist,
     "append": append,
     "columns": columns,
     "clean": clean,

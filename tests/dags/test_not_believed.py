@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from support.forging import PlantedIO, forge, forge_group, forge_header
 from support.world import World
 
@@ -23,6 +23,8 @@ from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
 from airflow_ckpt_provider.operators.cleanup import CheckpointCleanupOperator
 from airflow_ckpt_provider.operators.commit import CheckpointCommitOperator
 from airflow_ckpt_provider.sensors.checkpoint import CheckpointSensor
+from airflow_ckpt_provider.sources import Files
+from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
 from airflow_ckpt_provider.write import groups
 
 pytestmark = [
@@ -312,6 +314,38 @@ def test_a_key_lands_an_overwrite_if_the_dag_names_the_mode(world):
     assert world.ids() == list(range(20))
 
 
+def test_a_key_alone_is_not_committed_to_a_branch_that_only_the_store_names(world):
+    checkpoint, pointer = handed_over(world)
+    forge_header(checkpoint, table={"branch": "audit"})
+    with pytest.raises(AirflowFailException, match=r"to the branch 'audit' of shop\.orders, and a key alone means 'main'"):
+        TAKERS["commit"]("orders", table="shop.orders")
+    assert set(world.table().metadata.refs) <= {"main"}
+    with pytest.raises(AirflowFailException, match=r"'main' by the reference, 'audit' by the store"):
+        TAKERS["commit"](pointer)
+
+
+@take_up
+def test_a_checkpoint_of_another_branch_than_the_operator_names_is_refused_and_both_are_named(world, take_up):
+    _, pointer = handed_over(world)
+    for given in (pointer, "orders"):
+        with pytest.raises(
+            AirflowFailException, match=r"the branch 'main' of shop\.orders, and this task was given branch='audit'"
+        ):
+            take_up(given, branch="audit")
+
+
+def test_a_key_lands_on_the_branch_that_the_dag_names(world, monkeypatch):
+    groups.commit([handed_over(world)[0]], world.target())
+    monkeypatch.setattr(world, "target", lambda name="shop.orders": IcebergTarget(world.catalog, name, "audit"))
+    handed_over(world, "by key")
+    TAKERS["commit"]("by key", table="shop.orders", branch="audit")
+    # The second time it is there already.
+    assert not TAKERS["commit"]("by key", table="shop.orders")["commit"]["landed_now"]
+    table = world.table()
+    assert table.scan(snapshot_id=table.metadata.refs["audit"].snapshot_id).to_arrow().num_rows == 40
+    assert world.ids() == list(range(20))
+
+
 # -- the stage, and groups -------------------------------------------------------------------------------------------------
 
 
@@ -333,6 +367,47 @@ def test_a_group_of_another_table_or_mode_is_not_landed_with_the_named_checkpoin
             groups.commit([mine], world.target())
         assert victim.group() is None
     assert world.ids() == []
+
+
+@pytest.mark.parametrize("listed", ["in the group", "beside it"])
+def test_a_group_of_the_store_lands_no_checkpoint_that_the_task_was_not_told_to_commit(world, listed):
+    """Another sealed key of the same table and mode, which has a commit task of its own, with checks of its own."""
+    mine, pointer = handed_over(world)
+    theirs, their_pointer = handed_over(world, "theirs")
+    members = sorted([mine.member, theirs.member])
+    if listed == "in the group":
+        forge_group(mine, *members)
+    else:
+        group = groups.Group(id=groups.group_id_of(members), members=tuple(members), stream="s", bound_at=now(), horizon=0)
+        mine.list_members(group)
+        mine.bind(group)
+    for given in (pointer, "orders"):
+        with pytest.raises(AirflowException, match=r"key 'orders' to .* begun together with 'theirs', and this task was not told"):
+            TAKERS["commit"](given, table="shop.orders")
+    assert (theirs.group(), theirs.committed(), world.ids()) == (None, None, [])
+    TAKERS["commit"]([pointer, their_pointer])
+    assert world.ids() == sorted([*range(20), *range(20)])
+
+
+def test_a_group_that_has_landed_is_found_by_each_of_its_members_alone(world):
+    mine, pointer = handed_over(world)
+    theirs, their_pointer = handed_over(world, "theirs")
+    groups.commit([mine, theirs], world.target())
+    for one, given in ((mine, pointer), (theirs, their_pointer)):
+        (world.root / "store" / one.paths.commit).unlink()
+        assert not TAKERS["commit"](given)["commit"]["landed_now"]
+    assert world.ids() == sorted([*range(20), *range(20)])
+
+
+def test_checks_look_at_what_only_the_store_says_has_changed_nothing(world):
+    source = Files(f"{world.input}/none-*.parquet")
+    checkpoint, pointer = handed_over(world, "empty", source=source)
+    group_id = groups.group_id_of([checkpoint.member])
+    forge_group(checkpoint, checkpoint.member)
+    forge(checkpoint.store, checkpoint.paths.commit, Commit(group=group_id, snapshot_id=None, committed_at=now(), rows=0))
+    with pytest.raises(AirflowFailException, match="there must be rows"):
+        TAKERS["commit"](pointer, checks=[{"there must be rows": lambda staged: staged.rows > 0}])
+    assert TAKERS["commit"](pointer)["commit"]["snapshot_id"] is None
 
 
 def test_a_group_that_a_checkpoint_is_no_member_of_is_not_landed_in_its_name(world):
