@@ -118,6 +118,11 @@ class WriteAttempt:
         return MissingColumns(self._table.identifier, self._request.missing_columns, keys, placing)
 
     @property
+    def planned_here(self) -> bool:
+        """Whether this attempt has made a plan, and so has listed the source itself."""
+        return self._has_own_round
+
+    @property
     def state(self) -> State:
         """How far the checkpoint is, the table's history included."""
         return State.COMMITTED if self.commit is not None else self.checkpoint.state()
@@ -128,7 +133,7 @@ class WriteAttempt:
             groups.verify(self.checkpoint, self.commit, self._table)
 
     def news(self) -> str | None:
-        """What there is to read now that the committed write has not read; None if there is nothing, or only Spark can tell."""
+        """What there is to read now that the pinned plan does not read; None if there is nothing, or only Spark can tell."""
         source, plan = self._request.source, self.checkpoint.plan()
         if plan is None or not isinstance(source, ListableSource):
             return None
@@ -286,7 +291,7 @@ class WriteAttempt:
         stem = checkpoint.paths.file_stem("merged", f"{self._id}.0")
         merged = table.merged_manifests(write, manifests, stem)
         return checkpoint.seal(
-            records, merged, number=len(write.plans), provisional=table.provisional(checkpoint.header), again=again
+            records, merged, plan=write.plan, number=len(write.plans), provisional=table.provisional(checkpoint.header), again=again
         )
 
     def _require_columns(self, records: Sequence[Staged]) -> None:

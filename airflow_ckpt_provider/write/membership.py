@@ -71,6 +71,7 @@ def not_asked_for(named: Checkpoint, more: Sequence[Checkpoint]) -> CommitUnderW
     return CommitUnderWayError(
         f"The store {named.store.uri} says that a commit of the key {named.key.value!r} to {named.header.table.identifier} was "
         f"begun together with {keys}, and this task was not told to commit more than {named.key.value!r} of those. Nothing was "
-        "changed. If another commit task has begun it, let that one end, or clear it if it has failed; or commit all of them together here. "
-        "If none has, the store was altered: see who can write to it, and run the stages under other idempotence keys."
+        "changed. If another commit task has begun it, let that one end, or clear it if it has failed; or commit all of them "
+        "together here. If none has, the store was altered: see who can write to it, and run the stages under other "
+        "idempotence keys."
     )

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
-from support.forging import PlantedIO, forge, forge_group, forge_header
+from support.forging import PlantedIO, forge, forge_group, forge_header, forge_plan
 from support.world import World
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State, now
-from airflow_ckpt_provider.checkpoint.documents import Commit, Connections, Member
+from airflow_ckpt_provider.checkpoint.documents import Commit, Connections, Member, contents_of
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
 from airflow_ckpt_provider.checkpoint.reference import reference
@@ -343,6 +343,61 @@ def test_a_key_lands_on_the_branch_that_the_dag_names(world, monkeypatch):
     assert not TAKERS["commit"]("by key", table="shop.orders")["commit"]["landed_now"]
     table = world.table()
     assert table.scan(snapshot_id=table.metadata.refs["audit"].snapshot_id).to_arrow().num_rows == 40
+    assert world.ids() == list(range(20))
+
+
+# -- what was sealed -------------------------------------------------------------------------------------------------------
+
+
+def lie(checkpoint, what):
+    """Change documents of a sealed write so that they agree with each other, and no longer say what its stage has staged."""
+    plan, records, seal = checkpoint.plan(), checkpoint.staged(["000000", "000001"]), checkpoint.sealed()
+    kept = records[1]
+    match what:
+        case "a split without rows":
+            empty = msgspec.structs.replace(records[0], rows=0, bytes=0, files=(), manifest=None)
+            forge(checkpoint.store, checkpoint.paths.staged("000000"), empty)
+            records = [empty, kept]
+        case "a file that is not planned":
+            plan, records = msgspec.structs.replace(plan, splits=plan.splits[1:]), [kept]
+            forge_plan(checkpoint, splits=plan.splits)
+        case "another listing":
+            plan = msgspec.structs.replace(plan, inputs=plan.inputs | {"files": 7})
+            forge_plan(checkpoint, inputs=plan.inputs)
+    if what != "another listing":
+        left = {"splits": len(records), "rows": kept.rows, "bytes": kept.bytes, "files": 1, "manifests": (kept.manifest,)}
+        seal = msgspec.structs.replace(seal, **left)
+    forge(checkpoint.store, checkpoint.paths.seal(), seal, contents=contents_of(plan, records))
+
+
+@pytest.mark.parametrize("what", ["a split without rows", "a file that is not planned", "another listing"])
+def test_a_consistent_lie_about_what_was_staged_is_refused_by_the_reference(world, what):
+    checkpoint, pointer = handed_over(world)
+    lie(checkpoint, what)
+    with pytest.raises(AirflowFailException, match="is not what the reference of its stage says"):
+        TAKERS["commit"](pointer)
+    assert world.ids() == []
+
+
+def test_a_record_or_plan_that_its_seal_does_not_cover_is_refused_by_the_reference(world):
+    checkpoint, pointer = handed_over(world)
+    (record,) = checkpoint.staged(["000000"])
+    forge(checkpoint.store, checkpoint.paths.staged("000000"), msgspec.structs.replace(record, missing=("note",)))
+    with pytest.raises(AirflowFailException, match="is not what the reference of its stage says"):
+        TAKERS["commit"](pointer)
+    assert world.ids() == []
+
+
+def test_what_a_later_try_of_the_stage_has_sealed_is_committed_by_its_own_reference(world):
+    """An upsert is sealed anew when the table has moved."""
+    request = {"mode": "upsert", "parameters": {"upsert_keys": ["id"]}}
+    _, first = handed_over(world, **request)
+    groups.commit([handed_over(world, "others")[0]], world.target())
+    checkpoint, second = handed_over(world, **request)
+    assert checkpoint.store.exists(checkpoint.paths.seal(2))
+    with pytest.raises(AirflowFailException, match="If the stage has run again since, clear it"):
+        TAKERS["commit"](first)
+    TAKERS["commit"](second)
     assert world.ids() == list(range(20))
 
 
