@@ -43,8 +43,8 @@ _SMALLER = (
 _KEY_OF = "the signing_secret of the connection."
 _UNSIGNED = (
     "It was written before the key was set, under a key that is not among previous_signing_secrets, under another name, or by "
-    "another hand. Add the earlier key to previous_signing_secrets of the connection's extra, or write under another idempotence key. If "
-    "neither explains it, look who can write to the store."
+    "another hand. Add the earlier key to previous_signing_secrets of the connection's extra, or write under another idempotence "
+    "key. If neither explains it, look who can write to the store."
 )
 
 
