@@ -343,10 +343,10 @@ class ForeignHands(RuleBasedStateMachine):
         except (CheckpointError, KilledError) as problem:
             error = problem
         self.late += [(newest, apply) for apply in self.place.late()]
-        landed_before, before = newest in self.state.landed, self.state.rows
+        landed_before = newest in self.state.landed
         changed = self._look({newest} if newest in self.rows_of else set())
         if error is None:
-            others = [one for one in self.state.landed if one.key == write.key and one != newest and self._told(one, before)]
+            others = [one for one in self.state.landed if one.key == write.key and one != newest]
             assert newest is not None
             assert newest in self.state.landed, f"the commit of {write.key} is green, and its rows are not there"
             assert not others, f"the commit of {write.key} is green, and other rows of the key are in the table's line: {others}"
@@ -423,14 +423,12 @@ class ForeignHands(RuleBasedStateMachine):
         taken = {row_id for row_id, _ in self._base(stage)} if self._mode(stage) == "upsert" else set()
         new = () if self._mode(stage) == "add_columns" else self.rows_of[stage]
         self.own[stage] = Counter((row.id, row.value) for row in new if row.id not in taken)
-        return (self.state.landed - {self._predecessor(stage)}) | {stage}
+        told = {one for one in self.state.landed if one.key != stage.key or self._told(one)}
+        return frozenset(told - {self._predecessor(stage)} | {stage})
 
-    def _told(self, stage: Stage, rows: Found) -> bool:
-        """Whether what has landed can be told when its store is lost: of a dataset, the versions and files are all there is.
-
-        :param rows: of the table before it was looked for.
-        """
-        return self.place.kind == "iceberg" or bool(self.own[stage].keys() & rows.keys())
+    def _told(self, stage: Stage) -> bool:
+        """Whether what has landed can be told when its store is lost: of a dataset, the versions and files are all there is."""
+        return self.place.kind == "iceberg" or bool(self.own[stage].keys() & self.state.rows.keys())
 
     def _mode(self, stage: Stage) -> str:
         return next(write.mode for write in self.writes if write.key == stage.key)
