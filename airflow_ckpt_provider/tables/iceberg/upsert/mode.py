@@ -19,6 +19,7 @@ from airflow_ckpt_provider.scan.iceberg import ScanFile
 from airflow_ckpt_provider.tables.iceberg.cover import Paths
 from airflow_ckpt_provider.tables.iceberg.guards import require_same_files, require_same_schema
 from airflow_ckpt_provider.tables.iceberg.landing import Append, head_id, table_split
+from airflow_ckpt_provider.tables.iceberg.upsert.facts import require_as_written
 from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
 from airflow_ckpt_provider.tables.iceberg.upsert.plan import plan_matches
 from airflow_ckpt_provider.tables.iceberg.upsert.writer import UpsertWriter
@@ -77,6 +78,7 @@ class Upsert(UpsertParameters, Append):
         head = head_id(table, header.table.branch)
         records = write.records([split.id for split in reads])
         sources = [record.scratch for record in records if record.scratch is not None]
+        require_as_written(table.io, sources, header, there=False)
         unique = [_unique(n) for n in range(self._buckets(write))] if sources else []
         wanted = as_named([*self._matches(table, write, head, sources), *unique], plan)
         if _phase(plan, MATCH, UNIQUE) != wanted:
@@ -110,7 +112,10 @@ class Upsert(UpsertParameters, Append):
         if _phase(write.plan, INSERT):
             matched = write.records(list(_phase(write.plan, MATCH)))
             sidecars = [record.scratch for record in matched if record.scratch is not None]
-        return UpsertWork(upsert, _sources(write.plan), sidecars)
+            require_as_written(table.io, sidecars, write.header, there=True)
+        sources = _sources(write.plan)
+        require_as_written(table.io, sources, write.header, there=False)
+        return UpsertWork(upsert, sources, sidecars)
 
     def removals(self, table: Table, sealed: Sequence[SealedWrite]) -> list[Removal]:
         """The rewritten files.
@@ -121,7 +126,9 @@ class Upsert(UpsertParameters, Append):
         require_same_schema(table, one.header)
         head = head_id(table, one.header.table.branch)
         if head != one.plan.base:
-            wanted = as_named(self._matches(table, one, head, _sources(one.plan)), one.plan)
+            sources = _sources(one.plan)
+            require_as_written(table.io, sources, one.header, there=True)
+            wanted = as_named(self._matches(table, one, head, sources), one.plan)
             require_same_files(wanted, _phase(one.plan, MATCH), one.header)
         rewritten = frozenset(path for record in one.staged for path in record.replaces)
         return [*super().removals(table, sealed), *([Paths(rewritten)] if rewritten else [])]
