@@ -41,6 +41,11 @@ class StagedWrite:
         return f"<{type(self).__name__} of {self.checkpoint!r}>"
 
     @property
+    def is_vouched_for(self) -> bool:
+        """Whether a reference or a signature vouches for what is staged, and not only the store."""
+        return self.checkpoint.vouched is not None or self.checkpoint.store.signer is not None
+
+    @property
     def plans(self) -> Sequence[Plan]:
         """The pinned plans of its rounds, in their order."""
         return self._pinned()

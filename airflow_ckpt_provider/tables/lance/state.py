@@ -10,6 +10,7 @@ from airflow_ckpt_provider.scan.lance import busy
 from airflow_ckpt_provider.tables.lance.binding import MADE_BY, version_of
 from airflow_ckpt_provider.tables.lance.commit import VersionChange
 from airflow_ckpt_provider.tables.lance.deletions import require_counted
+from airflow_ckpt_provider.tables.lance.footers import require_rows
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import Search, find
 from airflow_ckpt_provider.tables.lance.keys import require_unknown, require_unseen
@@ -124,7 +125,10 @@ class LanceState:
                 require_own_records(uri, again.header, again.names, [again.plan], again.staged, earlier)
 
     def require_listed(self, writes: Sequence[SealedWrite]) -> None:
-        """Fragments are listed in the records themselves, and were looked at there; deletions are counted in their files."""
+        """Fragments are listed in the records, and were looked at there; rows and deletions are counted in their files."""
+        for write in writes:
+            if not write.is_vouched_for:
+                require_rows(self.named.files, write.seal.manifests, write.header)
         scratch: list[Any] = [record.scratch for write in writes for record in write.staged if record.scratch is not None]
         fragments = [one["fragment"] for one in scratch if "fragment" in one]
         require_counted(self.named.files, [(one["id"], one["deletion_file"]) for one in fragments])

@@ -13,6 +13,7 @@ from airflow_ckpt_provider.exceptions import (
 from airflow_ckpt_provider.tables.fit import require_fit
 from airflow_ckpt_provider.tables.lance.binding import STORAGE_VERSION, NamedDataset
 from airflow_ckpt_provider.tables.lance.evolution import evolve
+from airflow_ckpt_provider.tables.lance.footers import require_rows
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.looks import looks_again
 from airflow_ckpt_provider.tables.lance.marks import mark_of
@@ -142,7 +143,9 @@ class LanceTarget(NamedDataset):
 
     def merged_manifests(self, write: StagedWrite, manifests: Sequence[JsonObject], stem: str) -> Sequence[JsonObject]:
         """One record of all fragments."""
-        del write, stem
+        del stem
+        if not write.is_vouched_for:
+            require_rows(self.files, manifests, write.header)
         found: dict[tuple[tuple[int, ...], str], list[StagedFragment]] = {}
         for own in map(StagedFragments.from_json, manifests):
             found.setdefault((own.fields, own.storage_version), []).extend(own.fragments)
