@@ -285,6 +285,8 @@ class ForeignHands(RuleBasedStateMachine):
     # -- steps of ours ------------------------------------------------------------------------------------------------
 
     def _stage(self, write: Write, splits: int | None = None, *, restart: bool = False, replace: bool = False) -> None:
+        if self._nothing_tells(write):
+            return
         try:
             attempt = self._stage_only(write, splits, restart=restart, replace=replace)
         except CheckpointError as error:
@@ -333,7 +335,14 @@ class ForeignHands(RuleBasedStateMachine):
             self._now = 0
         return attempt
 
+    def _nothing_tells(self, write: Write) -> bool:
+        """Whether it has landed, and its store, the versions and all files of it are gone: nobody can know then."""
+        lost = {stage for stage in self.state.landed if stage.key == write.key} - set(self._stages())
+        return bool(lost) and not self.place.tells(write.key)
+
     def _commit(self, write: Write, fault: Fault) -> None:
+        if self._nothing_tells(write):
+            return
         mine = [stage for stage in self._stages() if stage.key == write.key]
         newest = max(mine, key=lambda stage: stage.generation, default=None)
         error: BaseException | None = None
