@@ -119,6 +119,10 @@ class CheckpointMissingError(TerminalError):
     """There is no checkpoint under this key in this store."""
 
 
+class CommitUnderWayError(RetryableError):
+    """The store says that a checkpoint lands together with others, which the task was not told to commit, and it has not landed."""
+
+
 class NotSealedError(RetryableError):
     """The checkpoint is not complete yet, so it cannot be committed."""
 

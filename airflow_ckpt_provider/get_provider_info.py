@@ -37,7 +37,7 @@ def get_provider_info() -> dict[str, Any]:
                 "hook-name": "Checkpoint store",
                 "hook-class-name": "airflow_ckpt_provider.hooks.checkpoint.CheckpointHook",
                 "conn-fields": {
-                    "signing_key": {
+                    "signing_secret": {
                         "label": "Signing key",
                         "description": "Signs all documents of the store. At least 32 characters, such as of: openssl rand -hex 32",
                         "schema": {"type": ["string", "null"], "format": "password"},

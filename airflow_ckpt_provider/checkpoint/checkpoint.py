@@ -26,6 +26,7 @@ from airflow_ckpt_provider.checkpoint.documents import (
     Plan,
     Seal,
     Staged,
+    contents_of,
 )
 from airflow_ckpt_provider.checkpoint.encoding import corrupt
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
@@ -73,6 +74,8 @@ class Checkpoint:
     def __init__(self, store: CheckpointStore, header: Header) -> None:
         self.store = store
         self.header = header
+        #: Digest of the seal that a reference vouches for; None without one.
+        self.vouched: str | None = None
         self.key = IdempotenceKey(header.key)
         self.paths = CheckpointPaths(self.key.hash, header.generation)
 
@@ -242,6 +245,7 @@ class Checkpoint:
         records: Sequence[Staged],
         manifests: Sequence[JsonObject] | None = None,
         *,
+        plan: Plan | None = None,
         number: int = 1,
         provisional: bool = False,
         again: bool = False,
@@ -250,6 +254,7 @@ class Checkpoint:
 
         :param records: of all splits of the plan.
         :param manifests: what lists their files; their own if None.
+        :param plan: of the round; read from the store if None.
         :param number: round of the plan.
         :param provisional: whether another seal may take the place of this one; one of an earlier round is replaced.
         :param again: whether that of an earlier round is replaced in any case, because files that it needs were lost.
@@ -262,8 +267,12 @@ class Checkpoint:
         totals = totals_of(records, self.key.value)
         if manifests is None:
             manifests = [record.manifest for record in records if record.manifest is not None]
+        plan = self.plan(number) if plan is None else plan
+        if plan is None:
+            raise self._gone(self.paths.plan(number))
         seal = Seal(
             sealed_at=now(),
+            contents=contents_of(plan, records),
             splits=totals.splits,
             rows=totals.rows,
             bytes=totals.bytes,

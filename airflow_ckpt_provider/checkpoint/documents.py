@@ -11,7 +11,7 @@ know only one number to say "this store is newer than I am".
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 
@@ -27,6 +27,9 @@ from airflow_ckpt_provider.checkpoint.bounds import (  # msgspec reads the annot
 from airflow_ckpt_provider.checkpoint.encoding import FORMAT_VERSION, from_json, to_json  # noqa: F401 - they belong to what is here
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 AnyPart = TypeVar("AnyPart")
 
@@ -244,9 +247,11 @@ class Seal(Document, frozen=True, kw_only=True, tag="seal"):
     :param counts: sums of those of the splits.
     :param manifests: records of all staged files, in the table format's terms; tiny ones merged.
     :param provisional: True if another seal takes its place when the table moves before the commit.
+    :param contents: SHA-256 of what is sealed: the round's plan and the records of its splits. See ``contents_of``.
     """
 
     sealed_at: Moment
+    contents: str
     splits: Count
     rows: Count
     bytes: Count
@@ -260,6 +265,11 @@ class Seal(Document, frozen=True, kw_only=True, tag="seal"):
     def is_empty(self) -> bool:
         """Whether no row came in. Rows of an upsert that need not be written did."""
         return not self.rows and not any(self.counts.values())
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of everything the seal says, and so of what is sealed."""
+        return fingerprint(msgspec.to_builtins(self))
 
 
 class Member(Part, frozen=True, kw_only=True, order=True):
@@ -314,6 +324,14 @@ class Discard(Document, frozen=True, kw_only=True, tag="discard"):
 
     discarded_at: Moment
     reason: str
+
+
+def contents_of(plan: Plan, records: Iterable[Staged]) -> str:
+    """SHA-256 of a plan and the records of its splits, whoever has read them."""
+    digest = hashlib.sha256()
+    for document in (plan, *records):
+        digest.update(hashlib.sha256(msgspec.json.encode(document, order="deterministic")).digest())
+    return digest.hexdigest()
 
 
 def part_of(value: object, kind: type[AnyPart]) -> AnyPart:

@@ -13,7 +13,7 @@ import msgspec
 import msgspec.inspect
 import zstandard
 
-from airflow_ckpt_provider.checkpoint.bounds import BoundsError, inflate, require_few_values, require_plain, require_size
+from airflow_ckpt_provider.checkpoint.bounds import BoundsError, inflate, largest, require_few_values, require_plain, require_size
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.checkpoint.signing import is_signed, signature
 from airflow_ckpt_provider.exceptions import CorruptObjectError, InvalidInputError, NewerFormatError, SignatureError
@@ -34,16 +34,19 @@ _DIGITS = 64
 _END = b'"}\n'
 _ZSTD_SUFFIX = ".zst"
 
+#: Bytes of a document that is within all bounds but that of its nesting, whatever it holds.
+_SMALL = 1 << 20
+
 _SMALLER = (
     " Plan fewer, larger splits (max_split_bytes, rows_per_split or buckets), or write less under one key. "
     "What is staged stays staged."
 )
 
-_KEY_OF = "the signing_key of the connection."
+_KEY_OF = "the signing_secret of the connection."
 _UNSIGNED = (
-    "It was written before the key was set, under a key that is not among previous_signing_keys, under another name, or by another "
-    "hand. Add the earlier key to previous_signing_keys of the connection's extra, or write under another idempotence key. If "
-    "neither explains it, look who can write to the store."
+    "It was written before the key was set, under a key that is not among previous_signing_secrets, under another name, or by "
+    "another hand. Add the earlier key to previous_signing_secrets of the connection's extra, or write under another idempotence "
+    "key. If neither explains it, look who can write to the store."
 )
 
 
@@ -73,6 +76,15 @@ def to_json(name: str, document: Document, signer: Signer | None = None) -> byte
     else:
         data = body + _SIGNATURE + signature(signer.keys(name)[0], name, body) + _END
     return zstandard.ZstdCompressor().compress(data) if name.endswith(_ZSTD_SUFFIX) else data
+
+
+def require_storable(name: str, document: Document) -> None:
+    """Refuse a document that ``to_json`` would refuse under this name, before anything else is put for its sake.
+
+    :raises InvalidInputError: if it is one that no reader would take.
+    """
+    if len(msgspec.json.encode(document)) > min(_SMALL, largest(name)):
+        to_json(name, document)
 
 
 def from_json(name: str, data: bytes, kind: type[AnyDocument], signer: Signer | None = None) -> AnyDocument:
@@ -115,8 +127,8 @@ def _proven(name: str, data: bytes, signer: Signer | None) -> bytes:
         body = head.removesuffix(_SIGNATURE)
         if signer is None:
             raise SignatureError(
-                f"Object {name} in the checkpoint store is signed, and the connection has no signing_key to prove it with. Put the "
-                "key that it was written with into the extra of the checkpoint connection here too."
+                f"Object {name} in the checkpoint store is signed, and the connection has no signing_secret to prove it with. Put "
+                "the key that it was written with into the extra of the checkpoint connection here too."
             )
         if is_signed(signer.keys(name), name, body, said):
             return body

@@ -59,7 +59,7 @@ class Reference(TypedDict):
     ``counts`` says what became of the rows in modes that distinguish: ``inserted``, ``updated``, ``unchanged``, ``kept``.
     ``instances`` is there if the stage is mapped.
     ``table_conn_id`` is empty for a dataset that is opened with the credentials of the environment. ``header`` is the SHA-256 of
-    what the stage has bound the checkpoint to.
+    what the stage has bound the checkpoint to, and ``sealed`` that of what it has sealed: the plan and the record of each split.
     """
 
     idempotence_key: str
@@ -74,6 +74,7 @@ class Reference(TypedDict):
     format: str
     mode: str
     header: str
+    sealed: str
     state: str
     map_index: int
     instances: NotRequired[Instances]
@@ -117,6 +118,7 @@ def reference(
         format=header.table.format,
         mode=header.mode,
         header=header.digest,
+        sealed=seal.digest,
         state=state.value,
         map_index=header.origin.map_index if map_index is None else map_index,
         splits=SplitCounts(total=seal.splits, recovered=recovered, written=written),
@@ -146,6 +148,7 @@ def resolve(store: CheckpointStore, pointer: str | Reference) -> Checkpoint | No
         )
     checkpoint = Checkpoint.at(store, IdempotenceKey(pointer["idempotence_key"]), pointer["generation"])
     _require_as_told(checkpoint, pointer)
+    checkpoint.vouched = pointer["sealed"]
     return checkpoint
 
 
@@ -252,6 +255,7 @@ _REQUIRED = frozenset(
         "format",
         "mode",
         "header",
+        "sealed",
     }
 )
 

@@ -73,8 +73,8 @@ class ConnectionKeys:
         short = [number for number, secret in enumerate(self.secrets) if len(secret) < MIN_KEY_LENGTH]
         if short or not self.secrets:
             raise InvalidInputError(
-                f"A key in signing_key or previous_signing_keys has fewer than {MIN_KEY_LENGTH} characters. Make one, for instance "
-                "with: openssl rand -hex 32"
+                f"A key in signing_secret or previous_signing_secrets has fewer than {MIN_KEY_LENGTH} characters. Make one, for "
+                "instance with: openssl rand -hex 32"
             )
 
     def keys(self, name: str) -> tuple[bytes, ...]:

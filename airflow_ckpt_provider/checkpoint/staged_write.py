@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, totals_of
-from airflow_ckpt_provider.checkpoint.documents import READ
+from airflow_ckpt_provider.checkpoint.documents import READ, contents_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
-from airflow_ckpt_provider.exceptions import CheckpointMissingError, CorruptObjectError, NotSealedError
+from airflow_ckpt_provider.exceptions import BindingMismatchError, CheckpointMissingError, CorruptObjectError, NotSealedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,6 +39,11 @@ class StagedWrite:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.checkpoint!r}>"
+
+    @property
+    def is_vouched_for(self) -> bool:
+        """Whether a reference or a signature vouches for what is staged, and not only the store."""
+        return self.checkpoint.vouched is not None or self.checkpoint.store.signer is not None
 
     @property
     def plans(self) -> Sequence[Plan]:
@@ -153,8 +158,12 @@ class SealedWrite(StagedWrite):
     def require_agreeing(self) -> None:
         """Refuse a seal whose totals are not those of the splits that it seals: rows would be left out, or counted and not there.
 
+        With a reference, refuse also what is not, byte for byte, what its stage has sealed (I15).
+
         :raises CorruptObjectError: naming the key.
+        :raises BindingMismatchError: if a reference vouches for something else.
         """
+        self._require_vouched()
         totals, seal = totals_of(self.staged, self.header.key), self.seal
         sealed = (seal.splits, seal.rows, seal.bytes, seal.files, dict(seal.counts))
         found = (totals.splits, totals.rows, totals.bytes, totals.files, dict(totals.counts))
@@ -165,6 +174,18 @@ class SealedWrite(StagedWrite):
                 f"splits say {totals.splits} with {totals.rows:,} in {totals.files:,}. The store was altered; nothing was changed. "
                 f"Redo the write: {how_to_restart(self.header)}."
             )
+
+    def _require_vouched(self) -> None:
+        vouched, seal = self.checkpoint.vouched, self.seal
+        if vouched is None or (seal.digest == vouched and seal.contents == contents_of(self.plan, self.staged)):
+            return
+        raise BindingMismatchError(
+            f"What is sealed under the key {self.header.key!r} in the store {self.checkpoint.store.uri} ({seal.rows:,} rows in "
+            f"{seal.splits} splits) is not what the reference of its stage says: its seal, its plan or the record of a split is "
+            f"another one. Nothing was changed. If the stage has run again since, clear it: it hands over a new reference and "
+            "writes nothing that is there. If it has not, the store was altered: see who can write to it, and run the stage "
+            "under another idempotence key."
+        )
 
     @property
     def own_files(self) -> list[str]:

@@ -41,7 +41,7 @@ ALLOWED_OPTIONS = frozenset(
 )
 
 #: Members of the extra that hold keys for signatures, and are no options of the storage.
-SIGNING = frozenset({"signing_key", "previous_signing_keys"})
+SIGNING = frozenset({"signing_secret", "previous_signing_secrets"})
 
 
 class CheckpointHook(BaseHook):
@@ -49,7 +49,7 @@ class CheckpointHook(BaseHook):
 
     Host is the store's URI, such as ``file:///data/checkpoints`` or ``s3://bucket/prefix``; login and password are access key
     and secret where the storage has them; extra holds storage options by obstore's names, such as ``region`` or ``endpoint``, and
-    ``signing_key`` if all documents are to be signed (``previous_signing_keys``: a list of keys that are still accepted).
+    ``signing_secret`` if all documents are to be signed (``previous_signing_secrets``: a list of keys that are still accepted).
     Without a connection ``checkpoint_default``, a folder below ``AIRFLOW_HOME`` is used.
 
     :param checkpoint_conn_id: id of the connection
@@ -142,18 +142,19 @@ def options_of(connection: Connection) -> dict[str, str]:
 
 
 def signer_of(connection: Connection) -> ConnectionKeys | None:
-    """What signs the documents of the connection's store; None if it has no ``signing_key``.
+    """What signs the documents of the connection's store; None if it has no ``signing_secret``.
 
     :raises InvalidInputError: if a key is no string, or too short; or there are earlier ones only.
     """
     extra = connection.extra_dejson
-    key, previous = extra.get("signing_key"), extra.get("previous_signing_keys", [])
+    key, previous = extra.get("signing_secret"), extra.get("previous_signing_secrets", [])
     previous = [previous] if isinstance(previous, str) else previous
     if not key and not previous:
         return None
     if not (key and isinstance(previous, list) and all(isinstance(one, str) for one in [key, *previous])):
         raise InvalidInputError(
-            f"The connection {connection.conn_id!r} needs a string as signing_key, and a list of strings as previous_signing_keys."
+            f"The connection {connection.conn_id!r} needs a string as signing_secret, and a list of strings as "
+            "previous_signing_secrets."
         )
     mask_secrets(connection)
     return ConnectionKeys((key, *previous))

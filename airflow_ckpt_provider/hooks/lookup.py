@@ -27,12 +27,14 @@ class OwnConnections(NamedTuple):
     :param iceberg: connection of an Iceberg table whose checkpoint is given by a bare key.
     :param lance: connection of a Lance dataset whose checkpoint is given by a bare key; None for the environment's credentials.
     :param table: the one table that a checkpoint may have; any of these connections if None.
+    :param branch: the one branch that a checkpoint may have; any of the table if None.
     """
 
     checkpoint: str | None = None
     iceberg: str = DEFAULT_CONN_ID
     lance: str | None = None
     table: str | None = None
+    branch: str | None = None
 
     def store_of(self, pointer: str | Reference) -> str:
         """Id of the connection of a pointer's store.
@@ -70,6 +72,12 @@ class OwnConnections(NamedTuple):
             raise BindingMismatchError(
                 f"The checkpoint of the key {checkpoint.key.value!r} is bound to the table {header.table.identifier}, and this "
                 f"task was given table={self.table!r}. Correct the key or the table; if both are right, the store was altered."
+            )
+        if self.branch not in {None, header.table.branch}:
+            raise BindingMismatchError(
+                f"The checkpoint of the key {checkpoint.key.value!r} is bound to the branch {header.table.branch!r} of "
+                f"{header.table.identifier}, and this task was given branch={self.branch!r}. Correct the key or the branch; if "
+                "both are right, the store was altered."
             )
         if not isinstance(pointer, str):
             require_same_table(checkpoint, pointer)

@@ -59,10 +59,11 @@ class CheckpointCleanupOperator(BaseOperator):
     :param lance_conn_id: the same of a Lance write; None for the credentials of the environment
     :param table: the table, ``namespace.table`` or the dataset's URI; a checkpoint of another one is refused. A bare key does not
         say which table it is of, and the checkpoint store alone is not believed: name the table with it (templated)
+    :param branch: the branch that the stage writes to; a checkpoint of another one is refused (templated)
     :returns: what was removed, see ``CleanedKey``; a list of them for a list, one for each key
     """
 
-    template_fields: Sequence[str] = ("checkpoint", "table")
+    template_fields: Sequence[str] = ("checkpoint", "table", "branch")
 
     def __init__(
         self,
@@ -73,6 +74,7 @@ class CheckpointCleanupOperator(BaseOperator):
         iceberg_conn_id: str = "iceberg_default",
         lance_conn_id: str | None = None,
         table: str | None = None,
+        branch: str | None = None,
         **kwargs: Any,  # noqa: ANN401 - BaseOperator's
     ) -> None:
         super().__init__(**kwargs)
@@ -82,10 +84,11 @@ class CheckpointCleanupOperator(BaseOperator):
         self.iceberg_conn_id = iceberg_conn_id
         self.lance_conn_id = lance_conn_id
         self.table = table
+        self.branch = branch
 
     @property
     def _own(self) -> OwnConnections:
-        return OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table)
+        return OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table, self.branch)
 
     def execute(self, context: Context) -> CleanedKey | list[CleanedKey]:
         """Clean up, and return what was removed."""

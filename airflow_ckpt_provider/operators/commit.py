@@ -19,6 +19,7 @@ from airflow_ckpt_provider.spark.checks.check import parse_checks
 from airflow_ckpt_provider.spark.checks.run import CheckRun
 from airflow_ckpt_provider.spark.jvm import Starting
 from airflow_ckpt_provider.spark.session import spark_session
+from airflow_ckpt_provider.tables.format import MAIN
 from airflow_ckpt_provider.tables.together import adds_only
 from airflow_ckpt_provider.write import groups
 
@@ -65,6 +66,8 @@ class CheckpointCommitOperator(BaseOperator):
     :param lance_conn_id: the same of a Lance write; None for the credentials of the environment
     :param table: the table, ``namespace.table`` or the dataset's URI; a checkpoint of another one is refused. A bare key does not
         say which table it is of, and the checkpoint store alone is not believed: name the table with it (templated)
+    :param branch: the branch that the stage writes to; a checkpoint of another one is refused. Without it, a bare key lands on
+        ``main`` only, unless the store is signed: the store alone is not believed that another one is meant (templated)
     :param mode: the mode of the stage, where the checkpoint is a bare key; a checkpoint of another one is refused. Without it, a
         bare key lands only what adds rows, unless the store is signed: the store alone is not believed that rows are to go. A
         replacement of an earlier generation takes the stage's output (templated)
@@ -74,7 +77,7 @@ class CheckpointCommitOperator(BaseOperator):
     :returns: the reference with ``state`` ``committed`` and the member ``commit``; a list of them for a list, in its order
     """
 
-    template_fields: Sequence[str] = ("checkpoint", "checks", "spark_conf", "table", "mode")
+    template_fields: Sequence[str] = ("checkpoint", "checks", "spark_conf", "table", "branch", "mode")
     template_fields_renderers = {"checks": "sql", "spark_conf": "json"}  # noqa: RUF012 - Airflow's own attribute
 
     def __init__(
@@ -86,6 +89,7 @@ class CheckpointCommitOperator(BaseOperator):
         iceberg_conn_id: str = "iceberg_default",
         lance_conn_id: str | None = None,
         table: str | None = None,
+        branch: str | None = None,
         mode: str | None = None,
         spark_conn_id: str | None = None,
         spark_conf: Mapping[str, str] | None = None,
@@ -99,6 +103,7 @@ class CheckpointCommitOperator(BaseOperator):
         self.iceberg_conn_id = iceberg_conn_id
         self.lance_conn_id = lance_conn_id
         self.table = table
+        self.branch = branch
         self.mode = mode
         self.spark_conn_id = spark_conn_id
         self.spark_conf = spark_conf
@@ -153,9 +158,9 @@ class CheckpointCommitOperator(BaseOperator):
         return references if is_list else references[0]
 
     def _require_told(self, checkpoint: Checkpoint) -> None:
-        """Refuse to remove rows of a table because the store says so, where no reference and no DAG does (I15).
+        """Refuse to remove rows, or to write to a branch, because the store says so, where no reference and no DAG does (I15).
 
-        :raises BindingMismatchError: if the store names another mode than the DAG, or a removal that nobody else vouches for.
+        :raises BindingMismatchError: if the store names another mode than the DAG, or a removal or branch that only it names.
         """
         header = checkpoint.header
         if self.mode not in {None, header.mode}:
@@ -163,10 +168,18 @@ class CheckpointCommitOperator(BaseOperator):
                 f"The checkpoint of the key {header.key!r} is of the mode {header.mode!r}, and this task was given "
                 f"mode={self.mode!r}. Correct the key or the mode; if both are right, the store was altered. Nothing was changed."
             )
-        again = header.replaces is not None
-        told = not again and (self.mode is not None or adds_only([header]))
         # What is signed was written by a stage, whoever else can write to the store; a recorded commit is looked for in the table.
-        if told or checkpoint.store.signer is not None or checkpoint.committed() is not None:
+        if checkpoint.store.signer is not None or checkpoint.committed() is not None:
+            return
+        if self.branch is None and header.table.branch != MAIN:
+            raise BindingMismatchError(
+                f"The checkpoint of the key {header.key!r} would be committed to the branch {header.table.branch!r} of "
+                f"{header.table.identifier}, and a key alone means {MAIN!r}: the checkpoint store is not believed. Nothing was "
+                f"changed. Pass the stage's output instead of its key, or name branch={header.table.branch!r} here if that is what "
+                "the stage has."
+            )
+        again = header.replaces is not None
+        if not again and (self.mode is not None or adds_only([header])):
             return
         how = "in place of an earlier generation" if again else f"with the mode {header.mode!r}"
         or_mode = "" if again else f", or name mode={header.mode!r} here if that is what the stage has"
@@ -178,7 +191,7 @@ class CheckpointCommitOperator(BaseOperator):
 
     @property
     def _own(self) -> OwnConnections:
-        return OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table)
+        return OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table, self.branch)
 
     def _check(self, checks: Sequence[Check], sealed: Sequence[SealedWrite], table: Table, spark_conn_id: str) -> None:
         """Run the checks over what is about to land."""

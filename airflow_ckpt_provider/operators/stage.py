@@ -13,6 +13,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.documents import Connections
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.reference import reference
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import EmptyInputError, InvalidInputError
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
 from airflow_ckpt_provider.hooks.errors import airflow_errors
@@ -169,6 +170,8 @@ class CheckpointedWriteOperator(BaseOperator):
             self._stage_missing(attempt, engine, context["ti"].try_number)
         seal = attempt.seal()
         self._warn_of_missing(attempt)
+        if not attempt.planned_here and isinstance(self._source(), Files):
+            self._compare_planned(attempt)
         if not seal.splits:
             mode = checkpoint.header.mode
             self.log.warning("The source has nothing to read. With mode=%r the commit %s.", mode, _without_rows(mode))
@@ -284,17 +287,31 @@ class CheckpointedWriteOperator(BaseOperator):
 
     def _compare(self, attempt: WriteAttempt) -> None:
         """Warn of what there is to read now and is not in the committed write. What is committed stays, whatever is found."""
-        try:
-            news = attempt.news()
-        except Exception as error:  # noqa: BLE001 - the write is in the table, be the source as it may
-            self.log.warning("What there is to read now could not be compared with what was committed: %s", error)
-            return
+        news = self._news(attempt)
         if news:
             self.log.warning(
                 "The committed write does not have all that there is to read now: %s. To have it, set on_rerun='replace' on this "
                 "stage and clear it and its commit, which writes everything anew in place of what was committed; or write what is "
                 "new under another idempotence_key.", news,
             )  # fmt: skip
+
+    def _compare_planned(self, attempt: WriteAttempt) -> None:
+        """Warn of files that a plan from the store does not read: they came later, or the plan was altered. The plan stands."""
+        news = self._news(attempt)
+        if news:
+            self.log.warning(
+                "The write keeps the plan that an earlier attempt has made, and does not read all that there is to read now: %s. "
+                "If that came later, write it under another idempotence_key, or %s. If not, see who can write to the checkpoint "
+                "store.", news, how_to_restart(attempt.checkpoint.header),
+            )  # fmt: skip
+
+    def _news(self, attempt: WriteAttempt) -> str | None:
+        """What there is to read now and was not planned; None, and a warning, if that cannot be told."""
+        try:
+            return attempt.news()
+        except Exception as error:  # noqa: BLE001 - what is written stands, be the source as it may
+            self.log.warning("What there is to read now could not be compared with what was planned: %s", error)
+            return None
 
     def _unless_empty(self, context: Context, seal: Seal, found: Reference) -> Reference:
         """The reference, unless there are no rows and the task is not to succeed without.

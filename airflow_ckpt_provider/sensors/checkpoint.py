@@ -32,10 +32,11 @@ class CheckpointSensor(BaseSensorOperator):
     :param lance_conn_id: the same of a Lance write; None for the credentials of the environment
     :param table: the table, ``namespace.table`` or the dataset's URI; a checkpoint of another one is refused. A bare key does not
         say which table it is of, and the checkpoint store alone is not believed: name the table with it (templated)
+    :param branch: the branch that the stage writes to; a checkpoint of another one is refused (templated)
     :param deferrable: wait in the triggerer, without a worker slot
     """
 
-    template_fields: Sequence[str] = ("checkpoint", "table")
+    template_fields: Sequence[str] = ("checkpoint", "table", "branch")
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class CheckpointSensor(BaseSensorOperator):
         iceberg_conn_id: str = "iceberg_default",
         lance_conn_id: str | None = None,
         table: str | None = None,
+        branch: str | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,  # noqa: ANN401 - BaseSensorOperator's
     ) -> None:
@@ -58,6 +60,7 @@ class CheckpointSensor(BaseSensorOperator):
         self.iceberg_conn_id = iceberg_conn_id
         self.lance_conn_id = lance_conn_id
         self.table = table
+        self.branch = branch
         self.deferrable = deferrable
 
     def execute(self, context: Context) -> Any:  # noqa: ANN401, RET503 - BaseSensorOperator's; defer() raises
@@ -75,6 +78,7 @@ class CheckpointSensor(BaseSensorOperator):
                 iceberg_conn_id=self.iceberg_conn_id,
                 lance_conn_id=self.lance_conn_id,
                 table=self.table,
+                branch=self.branch,
                 poll_interval=float(self.poke_interval),
             ),
             method_name="execute_complete",
@@ -94,7 +98,7 @@ class CheckpointSensor(BaseSensorOperator):
         self.log.info("Reached: %s.", self.until)
 
     def _reached(self, context: Context) -> bool:
-        own = OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table)
+        own = OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table, self.branch)
         found, is_list = pointers(self.checkpoint)
         # As in the commit: a sensor that is mapped itself waits for one instance in each of its own.
         if is_list or context["ti"].map_index in {None, -1}:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.parameters import ModeParameters
     from airflow_ckpt_provider.tables.table import Table
 
+#: The branch that every table has, and the only one of most.
+MAIN = "main"
+
 #: Where each format's ``FORMAT`` is, by the name that headers and references have.
 _MODULES = {
     "iceberg": "airflow_ckpt_provider.tables.iceberg.format",

@@ -25,7 +25,7 @@ class CheckpointTrigger(BaseTrigger):
 
     :param checkpoints: references or idempotence keys
     :param until: ``sealed`` or ``committed``
-    :param checkpoint_conn_id: see ``CheckpointSensor``, with the three that follow
+    :param checkpoint_conn_id: see ``CheckpointSensor``; so ``iceberg_conn_id``, ``lance_conn_id``, ``table`` and ``branch``
     :param poll_interval: seconds between looks
     """
 
@@ -38,6 +38,7 @@ class CheckpointTrigger(BaseTrigger):
         iceberg_conn_id: str = "iceberg_default",
         lance_conn_id: str | None = None,
         table: str | None = None,
+        branch: str | None = None,
     ) -> None:
         super().__init__()
         self.checkpoints = checkpoints
@@ -46,6 +47,7 @@ class CheckpointTrigger(BaseTrigger):
         self.iceberg_conn_id = iceberg_conn_id
         self.lance_conn_id = lance_conn_id
         self.table = table
+        self.branch = branch
         self.poll_interval = poll_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -59,6 +61,7 @@ class CheckpointTrigger(BaseTrigger):
                 "iceberg_conn_id": self.iceberg_conn_id,
                 "lance_conn_id": self.lance_conn_id,
                 "table": self.table,
+                "branch": self.branch,
                 "poll_interval": self.poll_interval,
             },
         )
@@ -80,7 +83,7 @@ class CheckpointTrigger(BaseTrigger):
             await asyncio.sleep(self.poll_interval)
 
     def _reached(self, pointer: str | Reference) -> bool:
-        own = OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table)
+        own = OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table, self.branch)
         with panics_as_errors("while a checkpoint was looked at"):
             return reached(pointer, State(self.until), own)
 

@@ -143,6 +143,11 @@ class WriteAttempt:
         return MissingColumns(self._table.identifier, self._request.missing_columns, keys, placing)
 
     @property
+    def planned_here(self) -> bool:
+        """Whether this attempt has made a plan, and so has listed the source itself."""
+        return self._has_own_round
+
+    @property
     def state(self) -> State:
         """How far the checkpoint is, the table's history included."""
         return State.COMMITTED if self.commit is not None else self.checkpoint.state()
@@ -153,7 +158,7 @@ class WriteAttempt:
             groups.verify(self.checkpoint, self.commit, self._table)
 
     def news(self) -> str | None:
-        """What there is to read now that the committed write has not read; None if there is nothing, or only Spark can tell."""
+        """What there is to read now that the pinned plan does not read; None if there is nothing, or only Spark can tell."""
         source, plan = self._request.source, self.checkpoint.plan()
         if plan is None or not isinstance(source, ListableSource):
             return None
@@ -328,7 +333,8 @@ class WriteAttempt:
             self._begin("none", 0)
         stem = checkpoint.paths.file_stem("merged", f"{self._id}.0")
         merged = storage.merged_manifests(write, manifests, stem)
-        return checkpoint.seal(records, merged, number=len(write.plans), provisional=self._mode.provisional, again=again)
+        provisional = self._mode.provisional
+        return checkpoint.seal(records, merged, plan=write.plan, number=len(write.plans), provisional=provisional, again=again)
 
     def _require_columns(self, records: Sequence[Staged]) -> None:
         """Note which columns the rows lack that are about to be sealed.

@@ -51,7 +51,7 @@ class ConflictChecks:
         :raises BindingMismatchError: if another checkpoint store has committed one of the keys.
         :raises StagedFileMissingError: if staged files are gone.
         """
-        self._checkpoints[0].store.each(lambda one: _require_live_together(one, self._checkpoints), self._checkpoints)
+        self._checkpoints[0].store.each(lambda one: require_live_together(one, self._checkpoints), self._checkpoints)
         for group in self._groups:
             with contextlib.suppress(RolledBackError):
                 if state.find(group) is not None:
@@ -117,7 +117,7 @@ def _landed_after_all(group: Group, checkpoints: Sequence[Checkpoint]) -> Restar
     )
 
 
-def _require_live_together(checkpoint: Checkpoint, members: Sequence[Checkpoint]) -> None:
+def require_live_together(checkpoint: Checkpoint, members: Sequence[Checkpoint]) -> None:
     """Refuse a group with a discarded member, and say what becomes of the others: a generation never changes its group."""
     try:
         checkpoint.require_live()

@@ -130,6 +130,7 @@ class Generations:
     def _create(self, header: Header) -> Checkpoint:
         """A new generation; if somebody else opened it since we looked, theirs, as any later attempt finds it."""
         self._require_unknown(header)
+        self._source_plan.require_storable(CheckpointPaths(self._request.key.hash, header.generation), header.replaces)
         try:
             return Checkpoint.create(self._store, header)
         except BindingMismatchError:
@@ -247,6 +248,8 @@ class Generations:
                 + f" of {checkpoint.header.table.identifier}; a restart would land its rows a second time. To replace them, "
                 "clear the task with on_rerun='replace'; to have them twice, use another idempotence key."
             )
+        # What is to take its place can be stored at all.
+        self._source_plan.require_storable(checkpoint.paths, checkpoint.header.replaces)
         checkpoint.discard(why)
         self._require_settled(checkpoint)
 

@@ -29,13 +29,13 @@ from airflow_ckpt_provider.tables.own import reading_records
 from airflow_ckpt_provider.tables.state import GroupCommit, Landed
 from airflow_ckpt_provider.tables.together import adds_only, require_together
 from airflow_ckpt_provider.write.commit_loop import land
-from airflow_ckpt_provider.write.conflict_checks import ConflictChecks, require_nothing_earlier
+from airflow_ckpt_provider.write.conflict_checks import ConflictChecks, require_live_together, require_nothing_earlier
 from airflow_ckpt_provider.write.looks import look_at
-from airflow_ckpt_provider.write.membership import group_id_of, group_of, place_of, require_one_way
+from airflow_ckpt_provider.write.membership import group_id_of, group_of, not_asked_for, place_of, require_one_way
 from airflow_ckpt_provider.write.staged_files import StagedFileCheck
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from airflow_ckpt_provider.checkpoint.documents import Seal
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
@@ -124,7 +124,7 @@ def settle_nothing(checkpoint: Checkpoint, table: Table) -> bool:
     members = [SealedWrite(_opened(checkpoint.store, member)) for member in group.members]
     if not mode_type(checkpoint.header).changes_nothing(members):
         return False
-    _settle(group, SealedWrite(checkpoint), table, _Audited(None, lambda _: None))
+    _settle(group, SealedWrite(checkpoint), table, _Audited(None, lambda _: None, group.members))
     return True
 
 
@@ -146,7 +146,7 @@ def commit(
     store = checkpoints[0].store
     writes = dict(zip(known, store.each(SealedWrite, known.values()), strict=True))
     _require_one_snapshot(checkpoints, table)
-    audited = _Audited(audit, looked)
+    audited = _Audited(audit, looked, known)
     settled: dict[Member, tuple[Commit, bool]] = {}
     fresh: list[SealedWrite] = []
     verified: set[str] = set()
@@ -158,6 +158,9 @@ def commit(
             if found.recorded.group not in verified:
                 verify(checkpoint, found.recorded, table)
                 verified.add(found.recorded.group)
+            if found.recorded.snapshot_id is None:
+                # No table vouches for the record of a commit that changed nothing.
+                audited.look([writes[member]])
             settled[member] = (found.recorded, False)
             continue
         if found.is_discarded:
@@ -217,11 +220,13 @@ class _Audited:
     """What an audit has looked at, by member and round of its seal.
 
     :param looked: told what looks at staged files cost.
+    :param asked_for: the members that the caller was told to commit.
     """
 
-    def __init__(self, audit: Audit | None, looked: Told) -> None:
+    def __init__(self, audit: Audit | None, looked: Told, asked_for: Iterable[Member]) -> None:
         self._audit = audit
         self.looked = looked
+        self.asked_for = frozenset(asked_for)
         self._seen: set[tuple[Member, int]] = set()
 
     @property
@@ -256,6 +261,7 @@ def _settle(
         known = {named.checkpoint.member: named}
         members = store.each(lambda one: known[one].checkpoint if one in known else _opened(store, one), group.members)
         require_one_way(named.checkpoint, members)
+        _require_asked_for(group, named, members, table, audited)
         writes = store.each(lambda one: known[one.member] if one.member in known else SealedWrite(one), members)
     else:
         require_one_way(named.checkpoint, [write.checkpoint for write in writes])
@@ -289,6 +295,17 @@ def _settle(
             outcome = _land(commit, table, state, audited.looked)
     records = store.each(lambda write: _record(write, commit.group, outcome), writes)
     return {checkpoint.member: (record, outcome.landed_now) for checkpoint, record in zip(checkpoints, records, strict=True)}
+
+
+def _require_asked_for(group: Group, named: SealedWrite, members: Sequence[Checkpoint], table: Table, audited: _Audited) -> None:
+    """Refuse a group of the store that has not landed and would land what the caller was not told to commit (I15)."""
+    more = [one for one in members if one.member not in audited.asked_for]
+    # One that is bound to another commit does not land with this one.
+    more = [one for one in more if (bound := group_of(one)) is None or bound.id == group.id]
+    if more and _find(named.checkpoint, group, table) is None:
+        for one in more:
+            require_live_together(one, members)
+        raise not_asked_for(named.checkpoint, more)
 
 
 def _opened(store: CheckpointStore, member: Member) -> Checkpoint:

@@ -10,7 +10,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.checkpoint import member_digest
-from airflow_ckpt_provider.exceptions import BindingMismatchError, CorruptObjectError
+from airflow_ckpt_provider.exceptions import BindingMismatchError, CommitUnderWayError, CorruptObjectError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,3 +60,18 @@ def require_one_way(named: Checkpoint, members: Sequence[Checkpoint]) -> None:
                 f"{other.table.branch!r}, connection {other.connections.table!r}). No commit task does that: the store was "
                 "altered. Nothing was changed."
             )
+
+
+def not_asked_for(named: Checkpoint, more: Sequence[Checkpoint]) -> CommitUnderWayError:
+    """The error of a commit that would land further checkpoints, which the task was not told to commit and does not check (I15).
+
+    :param more: those checkpoints.
+    """
+    keys = ", ".join(repr(one.key.value) for one in more[:10]) + (f" and {len(more) - 10} more" if len(more) > 10 else "")
+    return CommitUnderWayError(
+        f"The store {named.store.uri} says that a commit of the key {named.key.value!r} to {named.header.table.identifier} was "
+        f"begun together with {keys}, and this task was not told to commit more than {named.key.value!r} of those. Nothing was "
+        "changed. If another commit task has begun it, let that one end, or clear it if it has failed; or commit all of them "
+        "together here. If none has, the store was altered: see who can write to it, and run the stages under other "
+        "idempotence keys."
+    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.encoding import require_storable
 from airflow_ckpt_provider.exceptions import EmptyInputError, NotSupportedYetError
 from airflow_ckpt_provider.sources.protocol import IncrementalSource, ListableSource
 from airflow_ckpt_provider.tables.format import format_of
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Connections, JsonObject, Origin, Plan
     from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+    from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.sources.protocol import Source
     from airflow_ckpt_provider.sources.transform import Transform
@@ -84,6 +86,15 @@ class SourcePlan:
         if self._plan is None:
             self._plan = self._planned(replaces)
         return self._plan
+
+    def require_storable(self, paths: CheckpointPaths, replaces: int | None = None) -> None:
+        """Refuse a plan that is larger than any reader takes, while nothing is put for it.
+
+        :param paths: of the generation that is to have it.
+        :param replaces: see ``get``.
+        :raises InvalidInputError: if it is.
+        """
+        require_storable(paths.plan(), self.get(replaces))
 
     def news(self, read: Plan | None) -> str | None:
         """What there is to read now and ``read``, a plan of which nothing has landed, does not read.

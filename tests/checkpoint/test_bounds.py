@@ -21,7 +21,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.samples import AT, HEADER, KEY, PLAN, SAMPLES
+from support.world import World
 
+from airflow_ckpt_provider.checkpoint import bounds
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Split, from_json, to_json
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
@@ -108,6 +110,21 @@ def test_a_plan_that_no_reader_would_take_is_refused_before_it_is_stored(store):
     with pytest.raises(InvalidInputError, match=r"plan\.json\.zst.*MiB.*larger splits"):
         store.create("k/g1/plan.json.zst", plan_of(3_000, 100_000))
     assert store.names("k/") == []
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first", "restart"])
+def test_a_write_whose_plan_no_reader_would_take_leaves_nothing_in_the_store(tmp_path, monkeypatch, again):
+    world = World(tmp_path)
+    world.create_table()
+    world.put_files(2, 5)
+    if again:
+        world.stage()
+    world.put_files(8, 5)
+    before = world.store.names("")
+    monkeypatch.setitem(bounds._LARGEST, "plan", 700)
+    with pytest.raises(InvalidInputError, match=r"plan\.json\.zst cannot be written .*larger splits"):
+        world.attempt(world.request(restart_token="again" if again else None))
+    assert world.store.names("") == before
 
 
 def test_more_values_than_memory_can_hold_are_refused_before_they_are_decoded():

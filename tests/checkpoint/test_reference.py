@@ -45,6 +45,7 @@ def test_a_reference_holds_these_members_and_no_others(store):
         "format": "iceberg",
         "mode": "append",
         "header": HEADER.digest,
+        "sealed": SEAL.digest,
         "state": "sealed",
         "map_index": -1,
         "splits": {"total": 1, "recovered": 3, "written": 1},

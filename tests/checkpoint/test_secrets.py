@@ -23,7 +23,7 @@ SECRET = "d0ntSh0wMe"
         "secret_access_key",
         "session_token",
         "account_key",
-        "signing_key",
+        "signing_secret",
         "spark.hadoop.fs.s3a.access.key",
         "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net",
         "spark.hadoop.fs.azure.sas.container.lake",

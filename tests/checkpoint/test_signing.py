@@ -79,7 +79,7 @@ def test_what_the_key_did_not_sign_is_refused_by_name(store, forge):
         }[forge],
     )
     with pytest.raises(
-        (SignatureError, CorruptObjectError), match=rf"{KEY.hash}/g1/header\.json.*(previous_signing_keys|no checksum)"
+        (SignatureError, CorruptObjectError), match=rf"{KEY.hash}/g1/header\.json.*(previous_signing_secrets|no checksum)"
     ):
         Checkpoint.latest(store, KEY)
 
@@ -94,7 +94,7 @@ def test_a_signed_document_cannot_be_moved_to_another_name(store, name):
 
 def test_a_store_without_the_key_refuses_what_is_signed_and_says_what_is_missing(store):
     store.create(NAME, HEADER)
-    with pytest.raises(SignatureError, match=r"is signed.*signing_key"):
+    with pytest.raises(SignatureError, match=r"is signed.*signing_secret"):
         unsigned(store).read(NAME, Header)
 
 
@@ -105,7 +105,7 @@ def test_a_key_is_rotated_by_keeping_the_earlier_one(store):
     rotated.create(later, replace(HEADER, generation=2))
     assert rotated.read(NAME, Header) == HEADER
     assert rotated.read(later, Header).generation == 2
-    with pytest.raises(SignatureError, match="previous_signing_keys"):
+    with pytest.raises(SignatureError, match="previous_signing_secrets"):
         store.read(later, Header)
 
 

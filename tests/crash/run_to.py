@@ -8,11 +8,13 @@ Or it runs everything itself and never forks: what runs to its end then costs ne
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,7 @@ from support.world import World, rows
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.exceptions import CommitUnderWayError
 from airflow_ckpt_provider.sources import Files, IcebergTable
 from airflow_ckpt_provider.write import cleanup, groups
 
@@ -89,6 +92,15 @@ def land(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return _settled(groups.commit(found, world.target()))
 
 
+def insist(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same with retries, as Airflow has them: others may be about to land one of them together with others."""
+    for _ in range(100):
+        with contextlib.suppress(CommitUnderWayError):
+            return land(world, writes)
+        time.sleep(0.05)
+    return land(world, writes)
+
+
 def clean(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Remove what was left behind, as a clean-up task does."""
     done: list[cleanup.Cleaned] = []
@@ -118,6 +130,7 @@ _WORK: dict[str, Callable[[World, list[dict[str, Any]]], list[dict[str, Any]]]] 
     "write": write,
     "stage": stage,
     "land": land,
+    "insist": insist,
     "append": append,
     "columns": columns,
     "clean": clean,

@@ -164,9 +164,12 @@ def test_a_local_store_is_refused_for_a_master_elsewhere(tmp_path, master):
 KEY = "5e" * 16
 
 
-def test_a_signing_key_signs_the_store_and_is_no_option_of_the_storage(connect):
+def test_a_signing_secret_signs_the_store_and_is_no_option_of_the_storage(connect):
     connect(
-        "lake", conn_type="checkpoint", host="memory:///signed", extra={"signing_key": KEY, "previous_signing_keys": ["a5" * 16]}
+        "lake",
+        conn_type="checkpoint",
+        host="memory:///signed",
+        extra={"signing_secret": KEY, "previous_signing_secrets": ["a5" * 16]},
     )
     store = CheckpointHook("lake").get_conn()
     assert store.create(f"{'ab' * 10}/g1/discard.json", Discard(discarded_at=datetime.now(UTC), reason="a test"))
@@ -180,16 +183,16 @@ def test_a_signing_key_signs_the_store_and_is_no_option_of_the_storage(connect):
 @pytest.mark.parametrize(
     "extra",
     [
-        {"signing_key": "short"},
-        {"signing_key": 5},
-        {"previous_signing_keys": [KEY]},
-        {"signing_key": KEY, "previous_signing_keys": [1]},
-        {"signing_key": KEY, "previous_signing_keys": {"a": KEY}},
+        {"signing_secret": "short"},
+        {"signing_secret": 5},
+        {"previous_signing_secrets": [KEY]},
+        {"signing_secret": KEY, "previous_signing_secrets": [1]},
+        {"signing_secret": KEY, "previous_signing_secrets": {"a": KEY}},
     ],
 )
-def test_signing_keys_that_cannot_work_are_refused_and_not_repeated(connect, extra):
+def test_signing_secrets_that_cannot_work_are_refused_and_not_repeated(connect, extra):
     connect("lake", conn_type="checkpoint", host="memory:///signed", extra=extra)
-    with pytest.raises(InvalidInputError, match="signing_key") as caught:
+    with pytest.raises(InvalidInputError, match="signing_secret") as caught:
         CheckpointHook("lake").get_conn()
     assert KEY not in str(caught.value)
 
@@ -258,6 +261,22 @@ def test_the_embedded_default_is_open_to_its_own_user_only(tmp_path, monkeypatch
     assert (tmp_path / "home" / "checkpoints" / "store").stat().st_mode & 0o777 == 0o700
 
 
-def test_the_connection_form_hides_the_signing_key():
+def test_the_connection_form_hides_the_signing_secret():
     (form,) = get_provider_info()["connection-types"]
-    assert form["conn-fields"]["signing_key"]["schema"]["format"] == "password"
+    assert form["conn-fields"]["signing_secret"]["schema"]["format"] == "password"
+
+
+# -- what Airflow's own API and command line show ----------------------------------------------------------------------------
+
+
+def test_the_api_and_the_command_line_of_airflow_hide_what_signs_the_documents():
+    from airflow._shared.secrets_masker import redact
+    from airflow.api_fastapi.core_api.datamodels.connections import ConnectionResponse
+
+    extra = {"signing_secret": KEY, "previous_signing_secrets": ["a5" * 16], "region": "eu-central-1"}
+    facts = dict.fromkeys(("description", "host", "login", "schema", "port", "password", "team_name"))
+    shown = ConnectionResponse(conn_id="lake", conn_type="checkpoint", extra=json.dumps(extra), **facts).model_dump_json()
+    for said in (shown, json.dumps(redact(extra))):
+        assert KEY not in said
+        assert "a5a5" not in said
+        assert "eu-central-1" in said

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
-from support.forging import PlantedIO, forge, forge_group, forge_header
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from support.forging import PlantedIO, forge, forge_group, forge_header, forge_plan
 from support.world import World
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State, now
-from airflow_ckpt_provider.checkpoint.documents import Commit, Connections, Member
+from airflow_ckpt_provider.checkpoint.documents import Commit, Connections, Member, contents_of
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
 from airflow_ckpt_provider.checkpoint.reference import reference
@@ -23,6 +23,8 @@ from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
 from airflow_ckpt_provider.operators.cleanup import CheckpointCleanupOperator
 from airflow_ckpt_provider.operators.commit import CheckpointCommitOperator
 from airflow_ckpt_provider.sensors.checkpoint import CheckpointSensor
+from airflow_ckpt_provider.sources import Files
+from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
 from airflow_ckpt_provider.write import groups
 
 pytestmark = [
@@ -312,6 +314,93 @@ def test_a_key_lands_an_overwrite_if_the_dag_names_the_mode(world):
     assert world.ids() == list(range(20))
 
 
+def test_a_key_alone_is_not_committed_to_a_branch_that_only_the_store_names(world):
+    checkpoint, pointer = handed_over(world)
+    forge_header(checkpoint, table={"branch": "audit"})
+    with pytest.raises(AirflowFailException, match=r"to the branch 'audit' of shop\.orders, and a key alone means 'main'"):
+        TAKERS["commit"]("orders", table="shop.orders")
+    assert set(world.table().metadata.refs) <= {"main"}
+    with pytest.raises(AirflowFailException, match=r"'main' by the reference, 'audit' by the store"):
+        TAKERS["commit"](pointer)
+
+
+@take_up
+def test_a_checkpoint_of_another_branch_than_the_operator_names_is_refused_and_both_are_named(world, take_up):
+    _, pointer = handed_over(world)
+    for given in (pointer, "orders"):
+        with pytest.raises(
+            AirflowFailException, match=r"the branch 'main' of shop\.orders, and this task was given branch='audit'"
+        ):
+            take_up(given, branch="audit")
+
+
+def test_a_key_lands_on_the_branch_that_the_dag_names(world, monkeypatch):
+    groups.commit([handed_over(world)[0]], world.target())
+    monkeypatch.setattr(world, "target", lambda name="shop.orders": IcebergTarget(world.catalog, name, "audit"))
+    handed_over(world, "by key")
+    TAKERS["commit"]("by key", table="shop.orders", branch="audit")
+    # The second time it is there already.
+    assert not TAKERS["commit"]("by key", table="shop.orders")["commit"]["landed_now"]
+    table = world.table()
+    assert table.scan(snapshot_id=table.metadata.refs["audit"].snapshot_id).to_arrow().num_rows == 40
+    assert world.ids() == list(range(20))
+
+
+# -- what was sealed -------------------------------------------------------------------------------------------------------
+
+
+def lie(checkpoint, what):
+    """Change documents of a sealed write so that they agree with each other, and no longer say what its stage has staged."""
+    plan, records, seal = checkpoint.plan(), checkpoint.staged(["000000", "000001"]), checkpoint.sealed()
+    kept = records[1]
+    match what:
+        case "a split without rows":
+            empty = msgspec.structs.replace(records[0], rows=0, bytes=0, files=(), manifest=None)
+            forge(checkpoint.store, checkpoint.paths.staged("000000"), empty)
+            records = [empty, kept]
+        case "a file that is not planned":
+            plan, records = msgspec.structs.replace(plan, splits=plan.splits[1:]), [kept]
+            forge_plan(checkpoint, splits=plan.splits)
+        case "another listing":
+            plan = msgspec.structs.replace(plan, inputs=plan.inputs | {"files": 7})
+            forge_plan(checkpoint, inputs=plan.inputs)
+    if what != "another listing":
+        left = {"splits": len(records), "rows": kept.rows, "bytes": kept.bytes, "files": 1, "manifests": (kept.manifest,)}
+        seal = msgspec.structs.replace(seal, **left)
+    forge(checkpoint.store, checkpoint.paths.seal(), seal, contents=contents_of(plan, records))
+
+
+@pytest.mark.parametrize("what", ["a split without rows", "a file that is not planned", "another listing"])
+def test_a_consistent_lie_about_what_was_staged_is_refused_by_the_reference(world, what):
+    checkpoint, pointer = handed_over(world)
+    lie(checkpoint, what)
+    with pytest.raises(AirflowFailException, match="is not what the reference of its stage says"):
+        TAKERS["commit"](pointer)
+    assert world.ids() == []
+
+
+def test_a_record_or_plan_that_its_seal_does_not_cover_is_refused_by_the_reference(world):
+    checkpoint, pointer = handed_over(world)
+    (record,) = checkpoint.staged(["000000"])
+    forge(checkpoint.store, checkpoint.paths.staged("000000"), msgspec.structs.replace(record, missing=("note",)))
+    with pytest.raises(AirflowFailException, match="is not what the reference of its stage says"):
+        TAKERS["commit"](pointer)
+    assert world.ids() == []
+
+
+def test_what_a_later_try_of_the_stage_has_sealed_is_committed_by_its_own_reference(world):
+    """An upsert is sealed anew when the table has moved."""
+    request = {"mode": "upsert", "parameters": {"upsert_keys": ["id"]}}
+    _, first = handed_over(world, **request)
+    groups.commit([handed_over(world, "others")[0]], world.target())
+    checkpoint, second = handed_over(world, **request)
+    assert checkpoint.store.exists(checkpoint.paths.seal(2))
+    with pytest.raises(AirflowFailException, match="If the stage has run again since, clear it"):
+        TAKERS["commit"](first)
+    TAKERS["commit"](second)
+    assert world.ids() == list(range(20))
+
+
 # -- the stage, and groups -------------------------------------------------------------------------------------------------
 
 
@@ -333,6 +422,47 @@ def test_a_group_of_another_table_or_mode_is_not_landed_with_the_named_checkpoin
             groups.commit([mine], world.target())
         assert victim.group() is None
     assert world.ids() == []
+
+
+@pytest.mark.parametrize("listed", ["in the group", "beside it"])
+def test_a_group_of_the_store_lands_no_checkpoint_that_the_task_was_not_told_to_commit(world, listed):
+    """Another sealed key of the same table and mode, which has a commit task of its own, with checks of its own."""
+    mine, pointer = handed_over(world)
+    theirs, their_pointer = handed_over(world, "theirs")
+    members = sorted([mine.member, theirs.member])
+    if listed == "in the group":
+        forge_group(mine, *members)
+    else:
+        group = groups.Group(id=groups.group_id_of(members), members=tuple(members), stream="s", bound_at=now(), horizon=0)
+        mine.list_members(group)
+        mine.bind(group)
+    for given in (pointer, "orders"):
+        with pytest.raises(AirflowException, match=r"key 'orders' to .* begun together with 'theirs', and this task was not told"):
+            TAKERS["commit"](given, table="shop.orders")
+    assert (theirs.group(), theirs.committed(), world.ids()) == (None, None, [])
+    TAKERS["commit"]([pointer, their_pointer])
+    assert world.ids() == sorted([*range(20), *range(20)])
+
+
+def test_a_group_that_has_landed_is_found_by_each_of_its_members_alone(world):
+    mine, pointer = handed_over(world)
+    theirs, their_pointer = handed_over(world, "theirs")
+    groups.commit([mine, theirs], world.target())
+    for one, given in ((mine, pointer), (theirs, their_pointer)):
+        (world.root / "store" / one.paths.commit).unlink()
+        assert not TAKERS["commit"](given)["commit"]["landed_now"]
+    assert world.ids() == sorted([*range(20), *range(20)])
+
+
+def test_checks_look_at_what_only_the_store_says_has_changed_nothing(world):
+    source = Files(f"{world.input}/none-*.parquet")
+    checkpoint, pointer = handed_over(world, "empty", source=source)
+    group_id = groups.group_id_of([checkpoint.member])
+    forge_group(checkpoint, checkpoint.member)
+    forge(checkpoint.store, checkpoint.paths.commit, Commit(group=group_id, snapshot_id=None, committed_at=now(), rows=0))
+    with pytest.raises(AirflowFailException, match="there must be rows"):
+        TAKERS["commit"](pointer, checks=[{"there must be rows": lambda staged: staged.rows > 0}])
+    assert TAKERS["commit"](pointer)["commit"]["snapshot_id"] is None
 
 
 def test_a_group_that_a_checkpoint_is_no_member_of_is_not_landed_in_its_name(world):

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider import exceptions as refusals
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.tables.iceberg.history import PROPERTY_PREFIX
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from histories.play import Play, Running, Write
     from pyiceberg.table import Table
 
-    from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+    from airflow_ckpt_provider.checkpoint.documents import Member
 
 #: Outcomes of a look into the table's history.
 FOUND, NONE = "found", "none"
@@ -210,11 +212,13 @@ def of_commit(play: Play, picked: list[tuple[Write, Generation]]) -> Due:
     if len(bound) > 1 and first.mode.startswith("overwrite"):
         due.may.add(refusals.InvalidInputError)
     for write, one, at in pairs:
-        due.add(_of_one(play, write, one, at, [(w, o) for w, o, a in pairs if a.group() is None]))
+        due.add(_of_one(play, write, one, at, [(w, o) for w, o, a in pairs if a.group() is None], {a.member for _, _, a in pairs}))
     return due
 
 
-def _of_one(play: Play, write: Write, one: Generation, at: Checkpoint, fresh: list[tuple[Write, Generation]]) -> Due:
+def _of_one(
+    play: Play, write: Write, one: Generation, at: Checkpoint, fresh: list[tuple[Write, Generation]], asked_for: set[Member]
+) -> Due:
     if at.committed() is not None:
         return of_record(play, write, one)
     if at.discarded() is not None:
@@ -230,6 +234,9 @@ def _of_one(play: Play, write: Write, one: Generation, at: Checkpoint, fresh: li
     (due.may if look & {FOUND, NONE} else due.must).update(errors)
     if NONE in look:
         due.add(_of_landing(play, play.bound_to(group.id)), sure=len(look) == 1)
+        others = [Checkpoint.at(at.store, IdempotenceKey(m.key), m.generation) for m in group.members if m not in asked_for]
+        if any((bound := other.group()) is None or bound.id == group.id for other in others):
+            due.add(Due({refusals.CommitUnderWayError}, {refusals.DiscardedError}), sure=len(look) == 1)
     return due
 
 

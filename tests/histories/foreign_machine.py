@@ -9,6 +9,7 @@ both formats, to the checkpoint store, to the clock, to objects.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import random
 import shutil
@@ -19,16 +20,21 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from histories import owner
-from histories.catalog import KILLED, SILENT, KilledError
-from histories.model import Row
+from histories.catalog import KILLED, SILENT, SLOW, KilledError
 from histories.places import Fault, IcebergPlace, LancePlace
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.transforms import IdentityTransform
+from support.columns import columns_request
 
 from airflow_ckpt_provider.checkpoint import checkpoint as checkpoints
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -39,14 +45,15 @@ from airflow_ckpt_provider.write import commit_loop, groups
 from airflow_ckpt_provider.write.attempt import WriteAttempt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from histories.model import Row
     from histories.places import Found
     from histories.places import IcebergPlace as Place
 
 FAULTS = (
     "none", "none", "none", "reply_lost_after_landing", "landed_but_reported_as_conflict", *sorted(SILENT), *sorted(KILLED),
-    "overtaken", "overtaken", "overtaken", "overtaken_and_lost",
+    "overtaken", "overtaken", "overtaken", "overtaken_and_lost", *SLOW,
 )  # fmt: skip
 
 #: What the owner of the table and other writers do.
@@ -60,12 +67,27 @@ _SHARED, _OWN = 8, 100
 picks = st.integers(0, 23)
 
 
+#: A partition of the table: that of a row with this id.
+BY_KIND = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "kind"))
+
+
 class Stage(NamedTuple):
     """One checkpoint: a generation of a key, in a store that had not lost it."""
 
     key: str
     generation: int
     created_at: datetime
+
+
+class Bound(NamedTuple):
+    """What a checkpoint is bound to.
+
+    :param replaces: the generation whose place it takes.
+    :param partition_of: of a row, by its id.
+    """
+
+    replaces: int | None
+    partition_of: Callable[[int], tuple[Any, ...]]
 
 
 @dataclass
@@ -82,6 +104,8 @@ class State(NamedTuple):
 
     rows: Found
     landed: frozenset[Stage] = frozenset()
+    #: Rows that have a value in a column that a write has added, by its key.
+    computed: Mapping[str, frozenset[tuple[int, float]]] = MappingProxyType({})
 
 
 class ForeignHands(RuleBasedStateMachine):
@@ -106,6 +130,9 @@ class ForeignHands(RuleBasedStateMachine):
             patch.start()
         self.writes: list[Write] = []
         self.rows_of: dict[Stage, list[Row]] = {}
+        self.bound: dict[Stage, Bound] = {}
+        #: Rows that a checkpoint has inserted, which a replacement of it takes away.
+        self.own: dict[Stage, Found] = {}
         self.states: dict[Any, State] = {}
         self.state = State(Counter())
         self.hours = 0
@@ -121,13 +148,13 @@ class ForeignHands(RuleBasedStateMachine):
     # -- writes -------------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: len(self.writes) < MOST_WRITES)
-    @rule(mode=st.sampled_from(["append", "append", "overwrite", "upsert"]), files=st.integers(1, 2), commit=st.booleans())
-    def write(self, mode: str, files: int, *, commit: bool) -> None:
+    @rule(mode=picks, files=st.integers(1, 2), commit=st.booleans())
+    def write(self, mode: int, files: int, *, commit: bool) -> None:
         folder = self.root / "in" / f"w{len(self.writes)}"
         folder.mkdir(parents=True)
-        write = Write(folder.name, mode, folder)
+        write = Write(folder.name, self.place.modes[mode % len(self.place.modes)], folder)
         self.writes.append(write)
-        for _ in range(files):
+        for _ in range(files if write.mode != "add_columns" else 0):
             self._put(write)
         self._stage(write)
         if commit:
@@ -136,12 +163,27 @@ class ForeignHands(RuleBasedStateMachine):
     @precondition(lambda self: self.writes)
     @rule(pick=picks)
     def the_source_gets_more(self, pick: int) -> None:
-        self._put(self._picked(pick))
+        write = self._picked(pick)
+        if write.mode != "add_columns":
+            self._put(write)
 
     @precondition(lambda self: self.writes)
     @rule(pick=picks, splits=st.sampled_from([None, None, 0, 1]), restart=st.integers(0, 4))
     def stage(self, pick: int, splits: int | None, restart: int) -> None:
         self._stage(self._picked(pick), splits, restart=restart == 0)
+
+    @precondition(lambda self: self.writes)
+    @rule(pick=picks, hand=st.sampled_from(("none", "none", *HANDS)), number=picks)
+    def replace_what_has_landed(self, pick: int, hand: str, number: int) -> None:
+        write = self._picked(pick)
+        if write.mode == "add_columns":
+            return
+        # What takes the place of the same rows could not be told from them.
+        self._put(write)
+        self._stage(write, replace=True)
+        if hand != "none":
+            self.hand(hand, number)
+        self._commit(write, Fault())
 
     @precondition(lambda self: self.writes)
     @rule(pick=picks, fault=st.sampled_from(FAULTS), hand=st.sampled_from(HANDS), number=picks, again=st.booleans())
@@ -216,7 +258,7 @@ class ForeignHands(RuleBasedStateMachine):
     def hand(self, hand: str, number: int) -> None:
         """What another writer, or the owner, does, with a clock that is right."""
         hours, self._now = self._now, 0
-        rows, landed = self.state
+        rows, landed, computed = self.state
         present = {row_id for row_id, _ in rows}
         match hand:
             case "append" | "overwrite":
@@ -224,10 +266,11 @@ class ForeignHands(RuleBasedStateMachine):
                 new = [self._row((free[number % len(free)]) if free and number % 3 else next(self.ids))]
                 getattr(self.place, hand)(new)
                 found = Counter((row.id, row.value) for row in new)
-                self.state = State(found if hand == "overwrite" else rows + found, landed)
+                # An overwrite of a dataset makes its columns anew.
+                self.state = State(found, landed) if hand == "overwrite" else State(rows + found, landed, computed)
             case "delete":
                 self.place.delete_below(4)
-                self.state = State(Counter({row: n for row, n in rows.items() if row[0] >= 4}), landed)
+                self.state = State(Counter({row: n for row, n in rows.items() if row[0] >= 4}), landed, computed)
             case "restore":
                 earlier = [version for version in self.place.earlier() if version in self.states]
                 if earlier:
@@ -241,9 +284,11 @@ class ForeignHands(RuleBasedStateMachine):
 
     # -- steps of ours ------------------------------------------------------------------------------------------------
 
-    def _stage(self, write: Write, splits: int | None = None, *, restart: bool = False) -> None:
+    def _stage(self, write: Write, splits: int | None = None, *, restart: bool = False, replace: bool = False) -> None:
+        if self._nothing_tells(write):
+            return
         try:
-            attempt = self._stage_only(write, splits, restart=restart)
+            attempt = self._stage_only(write, splits, restart=restart, replace=replace)
         except CheckpointError as error:
             _require_cause(error)
         else:
@@ -255,15 +300,23 @@ class ForeignHands(RuleBasedStateMachine):
                 self.rows_of[stage] = self._planned(write)
         self._look(set())
 
-    def _stage_only(self, write: Write, splits: int | None = None, *, restart: bool = False) -> WriteAttempt:
+    def _stage_only(self, write: Write, splits: int | None = None, *, restart: bool = False, replace: bool = False) -> WriteAttempt:
         world = self.place.world
-        request = world.request(
-            write.key,
-            source=Files(f"{write.folder}/*.parquet", max_split_bytes=1),
-            mode=write.mode,
-            parameters={"upsert_keys": ["id"]} if write.mode == "upsert" else {},
-            restart_token=f"run {next(self.tokens)}" if restart else None,
-        )
+        asked: dict[str, Any] = {
+            "restart_token": f"run {next(self.tokens)}" if restart else None,
+            "on_rerun": "replace" if replace else "reuse",
+        }
+        if write.mode == "add_columns":
+            read, function = ("value",), functools.partial(_ten_times, f"tens_{write.key}")
+            request = columns_request(world, write.key, function, read, rows_per_split=2, transform_version="1", **asked)
+        else:
+            request = world.request(
+                write.key,
+                source=Files(f"{write.folder}/*.parquet", max_split_bytes=1),
+                mode=write.mode,
+                parameters={"upsert_keys": ["id"]} if write.mode == "upsert" else {},
+                **asked,
+            )
         self._now = self.hours
         try:
             attempt = WriteAttempt(world.store, self.place.target(), request)
@@ -282,7 +335,14 @@ class ForeignHands(RuleBasedStateMachine):
             self._now = 0
         return attempt
 
+    def _nothing_tells(self, write: Write) -> bool:
+        """Whether it has landed, and its store, the versions and all files of it are gone: nobody can know then."""
+        lost = {stage for stage in self.state.landed if stage.key == write.key} - set(self._stages())
+        return bool(lost) and not self.place.tells(write.key)
+
     def _commit(self, write: Write, fault: Fault) -> None:
+        if self._nothing_tells(write):
+            return
         mine = [stage for stage in self._stages() if stage.key == write.key]
         newest = max(mine, key=lambda stage: stage.generation, default=None)
         error: BaseException | None = None
@@ -295,7 +355,7 @@ class ForeignHands(RuleBasedStateMachine):
         landed_before = newest in self.state.landed
         changed = self._look({newest} if newest in self.rows_of else set())
         if error is None:
-            others = [stage for stage in self.state.landed if stage.key == write.key and stage != newest]
+            others = [one for one in self.state.landed if one.key == write.key and one != newest]
             assert newest is not None
             assert newest in self.state.landed, f"the commit of {write.key} is green, and its rows are not there"
             assert not others, f"the commit of {write.key} is green, and other rows of the key are in the table's line: {others}"
@@ -325,22 +385,66 @@ class ForeignHands(RuleBasedStateMachine):
         found, head = self.place.read(), self.place.head()
         twice = [row_id for row_id, count in Counter(row_id for row_id, _ in found.elements()).items() if count > 1]
         assert not twice, f"ids that are there twice: {twice}"
-        changed = False
+        computed = {write.key: self.place.computed(f"tens_{write.key}") for write in self.writes if write.mode == "add_columns"}
+        computed = {key: rows for key, rows in computed.items() if rows is not None}
+        landed = [stage for stage in may_land if stage.key in computed.keys() - self.state.computed.keys()]
         if found != self.state.rows:
             landed = [stage for stage in may_land if found == self._effect(stage)]
             assert landed, f"too many {found - self.state.rows}, missing {self.state.rows - found}; may land: {may_land}"
-            self.state = State(found, self.state.landed | {landed[0]})
-            changed = True
-        self.states[head] = self.state
-        return changed
+        for key, rows in computed.items():
+            was = self.state.computed.get(key)
+            if was is not None:
+                # A replacement may write the same rows again, which are new ones.
+                wrote = [one for one in landed[:1] if self._mode(one) != "add_columns"]
+                new = {(row.id, row.value) for one in wrote for row in self.rows_of[one]}
+                kept = (was & found.keys()) - new
+                assert kept <= rows <= was, f"rows lost their values in the column of {key}, or got some: {kept ^ rows}"
+            else:
+                assert key in {stage.key for stage in landed}, f"the column of {key} came into being"
+                there = {(row.id, row.value) for row in self.rows_of[landed[0]]} & found.keys()
+                assert there <= rows, f"rows have no values in the column of {key}: {there - rows}"
+        assert self.state.computed.keys() <= computed.keys(), "a column that was added is gone"
+        before = self._landed(landed[0]) if landed else self.state.landed
+        self.state = self.states[head] = State(found, before, computed)
+        return bool(landed)
 
     def _effect(self, stage: Stage) -> Found:
+        """The rows of the table after this checkpoint has landed on what it is now."""
         new = Counter((row.id, row.value) for row in self.rows_of[stage])
-        mode = next(write.mode for write in self.writes if write.key == stage.key)
+        mode, bound, base = self._mode(stage), self.bound[stage], self._base(stage)
+        if mode == "upsert":
+            ids = {row_id for row_id, _ in new}
+            return Counter({row: n for row, n in base.items() if row[0] not in ids}) + new
+        if mode == "append" or bound.replaces is not None:
+            return base + new
         if mode == "overwrite":
             return new
-        ids = {row_id for row_id, _ in new} if mode == "upsert" else set()
-        return Counter({row: n for row, n in self.state.rows.items() if row[0] not in ids}) + new
+        gone = {bound.partition_of(row_id) for row_id, _ in new}
+        return Counter({row: n for row, n in base.items() if bound.partition_of(row[0]) not in gone}) + new
+
+    def _base(self, stage: Stage) -> Found:
+        """What there is without what the generation had inserted whose place it takes."""
+        replaced = self._predecessor(stage)
+        return self.state.rows - (self.own.get(replaced, Counter()) if replaced else Counter())
+
+    def _predecessor(self, stage: Stage) -> Stage | None:
+        number = self.bound[stage].replaces
+        return next((one for one in self.state.landed if (one.key, one.generation) == (stage.key, number)), None)
+
+    def _landed(self, stage: Stage) -> frozenset[Stage]:
+        """Note what a checkpoint that lands inserts; the checkpoints in the table's line once it has."""
+        taken = {row_id for row_id, _ in self._base(stage)} if self._mode(stage) == "upsert" else set()
+        new = () if self._mode(stage) == "add_columns" else self.rows_of[stage]
+        self.own[stage] = Counter((row.id, row.value) for row in new if row.id not in taken)
+        told = {one for one in self.state.landed if one.key != stage.key or self._told(one)}
+        return frozenset(told - {self._predecessor(stage)} | {stage})
+
+    def _told(self, stage: Stage) -> bool:
+        """Whether what has landed can be told when its store is lost: of a dataset, the versions and files are all there is."""
+        return self.place.kind == "iceberg" or bool(self.own[stage].keys() & self.state.rows.keys())
+
+    def _mode(self, stage: Stage) -> str:
+        return next(write.mode for write in self.writes if write.key == stage.key)
 
     def _stages(self) -> list[Stage]:
         """Checkpoints whose headers can be read."""
@@ -349,9 +453,13 @@ class ForeignHands(RuleBasedStateMachine):
             key = IdempotenceKey(write.key)
             for path in sorted((self.root / "store" / key.hash).glob("g*/header.json")):
                 try:
-                    found.append(_named(Checkpoint.at(store, key, int(path.parent.name[1:]))))
+                    checkpoint = Checkpoint.at(store, key, int(path.parent.name[1:]))
                 except CheckpointError:
                     continue
+                stage, header = _named(checkpoint), checkpoint.header
+                found.append(stage)
+                if stage not in self.bound:
+                    self.bound[stage] = Bound(header.replaces, self.place.partition_of(header.table))
         return found
 
     def _is_planned(self, stage: Stage) -> bool:
@@ -372,9 +480,12 @@ class ForeignHands(RuleBasedStateMachine):
         write.rows += rows
 
     def _row(self, row_id: int) -> Row:
-        return Row(row_id, float(next(self.values)), "k0")
+        return owner.row(row_id, float(next(self.values)))
 
     def _planned(self, write: Write) -> list[Row]:
+        """What is read when a write is planned: its files, or the rows that get values in a new column."""
+        if write.mode == "add_columns":
+            return [owner.row(*row) for row in self.state.rows]
         return list(write.rows)
 
     def _picked(self, pick: int) -> Write:
@@ -398,11 +509,15 @@ class ForeignHands(RuleBasedStateMachine):
 
 
 class ForeignHandsOnIceberg(ForeignHands):
-    place_of = staticmethod(lambda root, _: IcebergPlace(root))
+    place_of = staticmethod(lambda root, kind: IcebergPlace(root, BY_KIND if kind else UNPARTITIONED_PARTITION_SPEC))
 
 
 class ForeignHandsOnLance(ForeignHands):
     place_of = staticmethod(lambda root, kind: LancePlace(root, stable=bool(kind)))
+
+
+def _ten_times(column: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.record_batch({column: pc.multiply(batch["value"], 10)})
 
 
 def _named(checkpoint: Checkpoint) -> Stage:

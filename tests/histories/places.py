@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 import warnings
 from collections import Counter
 from datetime import timedelta
@@ -15,11 +16,14 @@ import lance
 import pyarrow as pa
 from histories import owner
 from histories.catalog import KilledError, MeddlingCatalog
+from histories.model import partitioning
 from histories.play import ORDERS, SCHEMA, SteadyWorld
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.types import DoubleType, LongType
 from support.lance_world import LanceWorld
 from support.readers import duckdb_rows
+
+from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
 
     from histories.model import Row
     from pyiceberg.partitioning import PartitionSpec
+
+    from airflow_ckpt_provider.checkpoint.documents import TableBinding
 
 #: What a reader finds: id and value of each row, and how often.
 Found = Counter[tuple[int, float]]
@@ -43,7 +49,7 @@ class IcebergPlace:
     """An Iceberg table in a SQLite catalog. DuckDB reads it."""
 
     kind = "iceberg"
-    modes = ("append", "overwrite", "upsert")
+    modes = ("append", "append", "overwrite", "upsert", "upsert", "overwrite_partitions")
 
     def __init__(self, root: Path, spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC) -> None:
         self.world = SteadyWorld(root)
@@ -61,6 +67,18 @@ class IcebergPlace:
 
     def read(self) -> Found:
         return Counter(duckdb_rows(self.world.table(), "select id, value from rows"))
+
+    def computed(self, column: str) -> None:
+        """No mode adds columns to an Iceberg table."""
+
+    def tells(self, key: str) -> bool:
+        """A property of the table remembers what has landed."""
+        return True
+
+    def partition_of(self, binding: TableBinding) -> Callable[[int], tuple[Any, ...]]:
+        """The partition of a row, by its id, as a write that is bound to the table so has it."""
+        of_row = partitioning(self.world.table(), binding.spec_id)
+        return lambda row_id: of_row(owner.row(row_id, 0.0))
 
     def head(self) -> int | None:
         head = self.world.table().current_snapshot()
@@ -163,13 +181,14 @@ class LancePlace:
     """A Lance dataset in a folder. Plain ``lance`` reads it, opened anew."""
 
     kind = "lance"
-    modes = ("append", "overwrite", "upsert")
+    modes = ("append", "append", "overwrite", "upsert", "upsert", "add_columns")
 
     def __init__(self, root: Path, *, stable: bool = False) -> None:
         self.world = LanceWorld(root)
         nothing = owner.arrow([])
         lance.write_dataset(nothing, self.world.uri, mode="create", enable_stable_row_ids=stable)
         self._late: list[Callable[[], Any]] = []
+        self._silent_looks = 0
         self.acts: dict[str, Callable[[int], Any]] = {
             "compact": lambda _: self.world.dataset.optimize.compact_files(),
             "cut history": lambda _: self._clean_up(),
@@ -183,6 +202,26 @@ class LancePlace:
     def read(self) -> Found:
         table = self.world.dataset.to_table(columns=["id", "value"]).to_pydict()
         return Counter(zip(table["id"], table["value"], strict=True))
+
+    def computed(self, column: str) -> frozenset[tuple[int, float]] | None:
+        """Rows that have a value in a column that was added; None if there is no such column."""
+        dataset = self.world.dataset
+        if column not in dataset.schema.names:
+            return None
+        rows = dataset.to_table(columns=["id", "value", column]).to_pylist()
+        wrong = [row for row in rows if row[column] not in {None, 10 * row["value"]}]
+        assert not wrong, f"rows with values of others: {wrong}"
+        return frozenset((row["id"], row["value"]) for row in rows if row[column] is not None)
+
+    def tells(self, key: str) -> bool:
+        """Whether a version or a file of the dataset still tells of a key that has landed."""
+        author = f"ckpt-{IdempotenceKey(key).hash}"
+        files = (str(file.path) for one in self.world.dataset.get_fragments() for file in one.data_files())
+        return any(author in name for name in files) or any(version.key == key for version in self.world.own_versions())
+
+    def partition_of(self, binding: TableBinding) -> Callable[[int], tuple[Any, ...]]:
+        """A dataset has no partitions."""
+        return lambda _: ()
 
     def head(self) -> int:
         return self.world.dataset.version
@@ -220,6 +259,20 @@ class LancePlace:
 
     @contextlib.contextmanager
     def faulty(self, fault: Fault) -> Iterator[None]:
+        self._silent_looks = 2 if fault.name == "no_answer_to_looks" else 0
+        init = lance.LanceDataset.__init__
+
+        def opened(*args: Any, **settings: Any) -> None:
+            if self._silent_looks and not _in_memory(args[1]):
+                self._silent_looks -= 1
+                raise OSError("LanceError(IO): Generic S3 error: operation timed out")
+            init(*args, **settings)
+
+        with mock.patch.object(lance.LanceDataset, "__init__", opened), self._faulty_commit(fault):
+            yield
+
+    @contextlib.contextmanager
+    def _faulty_commit(self, fault: Fault) -> Iterator[None]:
         commit, left = lance.LanceDataset.commit, [fault]
 
         def answer(*args: Any, **settings: Any) -> Any:
@@ -259,6 +312,23 @@ class LancePlace:
     def _landed_but_reported_as_conflict(self, apply: Callable[[], Any], _: Any) -> Any:
         apply()
         raise lance.commit.CommitConflictError("the dataset was changed by another process")
+
+    def _answers_slowly(self, apply: Callable[[], Any], _: Any) -> Any:
+        time.sleep(0.06)
+        return apply()
+
+    def _lands_and_hangs(self, apply: Callable[[], Any], _: Any) -> Any:
+        apply()
+        self._silent_looks = 3
+        raise TimeoutError("no answer in time")
+
+    def _hangs(self, apply: Callable[[], Any], _: Any) -> Any:
+        self._late.append(apply)
+        self._silent_looks = 3
+        raise TimeoutError("no answer in time")
+
+    def _no_answer_to_looks(self, apply: Callable[[], Any], _: Any) -> Any:
+        return apply()
 
     def _fails_before_applying(self, apply: Callable[[], Any], _: Any) -> Any:
         raise OSError("no route to the storage")

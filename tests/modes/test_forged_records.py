@@ -5,6 +5,7 @@ The forger can write to the checkpoint store, and to nothing else. Each document
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 
@@ -216,6 +217,58 @@ def test_scratch_files_elsewhere_are_not_read(iceberg, forged):
         forge_plan(checkpoint, 2, inputs=checkpoint.plan(2).inputs | {"sources": [scratch]})
     with pytest.raises(CorruptObjectError, match=str(elsewhere)):
         iceberg.stage(request)
+
+
+def upserting(world, until):
+    """An upsert of half of the rows that was killed as soon as its newest plan has splits of this task."""
+    world.drop()
+    world.make(HALF)
+    request = world.request(**UPSERT, transform=marked)
+    while True:
+        checkpoint = world.stage(request, splits=1).checkpoint
+        if any(split.task == until for split in checkpoint.plans()[-1].splits):
+            return request, checkpoint
+
+
+@pytest.mark.parametrize("forged", [{"sources": ["elsewhere"]}, {"rows": 7}, {"sources": ["elsewhere"], "rows": 7}], ids=str)
+def test_rows_that_are_there_are_not_inserted_because_a_record_does_not_name_them(iceberg, forged):
+    request, checkpoint = upserting(iceberg, "insert")
+    matches = checkpoint.staged([split.id for split in checkpoint.plans()[-1].splits if split.task == "match"])
+    record = next(record for record in matches if record.scratch)
+    forge_staged(checkpoint, record.split, scratch=record.scratch | forged)
+    with pytest.raises(CorruptObjectError, match=r"does not say of '.*-matched\.parquet'"):
+        iceberg.stage(request)
+    forge_staged(checkpoint, record.split, scratch=record.scratch)
+    iceberg.commit(iceberg.stage(request))
+    assert kinds(iceberg) == ({*range(400)}, {*range(400, 600)})
+
+
+#: Bounds of a scratch file without any key, and of one whose keys are at least 300.
+NO_KEYS = [[None, None, False, False, False]]
+FROM_300 = [[base64.b64encode((300).to_bytes(8, "little")).decode(), None, True, False, False]]
+
+
+def test_a_file_of_the_table_is_matched_whatever_a_record_says_of_the_bounds_of_its_source(iceberg):
+    iceberg.drop()
+    iceberg.make(HALF)
+    request = iceberg.request(**UPSERT, transform=marked)
+    checkpoint = iceberg.stage(request, splits=4).checkpoint
+    for number in range(4):
+        (record,) = checkpoint.staged([f"00000{number}"])
+        forge_staged(checkpoint, record.split, scratch=record.scratch | {"bounds": NO_KEYS})
+    with pytest.raises(CorruptObjectError, match=r"does not say of '.*-source\.parquet'"):
+        iceberg.stage(request)
+
+
+def test_a_table_that_has_moved_is_matched_whatever_a_plan_says_of_the_bounds_of_the_source(iceberg):
+    request, _ = upserting(iceberg, "insert")
+    checkpoint = iceberg.stage(request).checkpoint
+    number = checkpoint.sealed().round
+    records = checkpoint.staged([f"00000{n}" for n in range(4)])
+    sources = [record.scratch | {"bounds": FROM_300} for record in records]
+    forge_plan(checkpoint, number, inputs=checkpoint.plan(number).inputs | {"sources": sources})
+    iceberg.add(range(5))
+    refused(iceberg, checkpoint, r"does not say of '.*-source\.parquet'")
 
 
 # -- Lance -----------------------------------------------------------------------------------------------------------------

@@ -251,6 +251,30 @@ def test_a_fragment_has_as_many_rows_as_its_record_says(dataset):
     refused(dataset, checkpoint, "has written '")
 
 
+@pytest.mark.parametrize("rows", [50, 150])
+def test_a_fragment_has_as_many_rows_as_its_file_whatever_all_records_say(dataset, rows):
+    checkpoint = dataset.stage().checkpoint
+
+    def counted(manifest):
+        return manifest | {"fragments": [[name, rows, size] for name, _, size in manifest["fragments"]]}
+
+    for record in all_of(checkpoint):
+        forge_staged(checkpoint, record.split, rows=rows, manifest=counted(record.manifest))
+    forge_seal(checkpoint, counted)
+    forge_sealed(checkpoint, rows=4 * rows)
+    refused(dataset, checkpoint, rf"ckpt-.*has {rows} rows, and the file has 100")
+
+
+def test_a_record_that_miscounts_its_file_is_not_sealed(dataset):
+    checkpoint = dataset.stage(splits=3).checkpoint
+    (record,) = checkpoint.staged(["000000"])
+    ((name, _, size),) = record.manifest["fragments"]
+    forge_staged(checkpoint, "000000", rows=50, manifest=record.manifest | {"fragments": [[name, 50, size]]})
+    with pytest.raises(CorruptObjectError, match="has 50 rows, and the file has 100"):
+        dataset.stage()
+    assert checkpoint.sealed() is None
+
+
 @pytest.mark.parametrize("kind", [Lance, StableLance], ids=["lance", "lance with stable row ids"])
 def test_an_upsert_still_lands_the_files_that_it_takes_as_they_are(tmp_path, kind):
     world = kind(tmp_path)

@@ -89,7 +89,7 @@ def sealed_of(target: Target, written: list[Written], mode: str = "append") -> S
 def seal(checkpoint: Checkpoint, plan: Plan, number: int = 1) -> Seal:
     """Seal what is staged of a plan."""
     checkpoint.require_complete(plan)
-    return checkpoint.seal(checkpoint.staged([split.id for split in plan.splits]), number=number)
+    return checkpoint.seal(checkpoint.staged([split.id for split in plan.splits]), plan=plan, number=number)
 
 
 def require_files(writes: list[SealedWrite], target: Target) -> None:

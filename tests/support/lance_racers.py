@@ -8,6 +8,7 @@ there every round is a race, on however few cores.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.exceptions import HistoryExpiredError, TableMovedError
+from airflow_ckpt_provider.exceptions import CommitUnderWayError, HistoryExpiredError, TableMovedError
 from airflow_ckpt_provider.write import groups
 
 if TYPE_CHECKING:
@@ -96,7 +97,11 @@ def land(world: LanceWorld, wait: Callable[[], None], gate: str, keys: list[list
     target = world.target()
     if gate == START:
         wait()
-        return _settled(groups.commit(checkpoints, target))
+        for _ in range(100):
+            with contextlib.suppress(CommitUnderWayError):
+                return _settled(groups.commit(checkpoints, target))
+            # Another process lands one of them together with others. Airflow tries again, too.
+            time.sleep(0.05)
     with _before_the_first_swap(wait):
         return _settled(groups.commit(checkpoints, target))
 

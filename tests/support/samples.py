@@ -23,6 +23,7 @@ from airflow_ckpt_provider.checkpoint.documents import (
     Staged,
     StagedFile,
     TableBinding,
+    contents_of,
 )
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest
@@ -109,6 +110,7 @@ SAMPLES: dict[str, Document] = {
     ),
     "seal.json": Seal(
         sealed_at=AT,
+        contents=contents_of(PLAN, []),
         splits=1,
         rows=250,
         bytes=2048,

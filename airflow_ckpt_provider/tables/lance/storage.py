@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.tables.lance.deletions import require_counted
 from airflow_ckpt_provider.tables.lance.facts import writer_facts
+from airflow_ckpt_provider.tables.lance.footers import require_rows
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.looks import goes_stale
 from airflow_ckpt_provider.tables.lance.modes import mode_of
@@ -73,7 +74,10 @@ class LanceStorage:
                 require_own_records(uri, again.header, again.names, [again.plan], again.staged, earlier)
 
     def require_listed(self, writes: Sequence[SealedWrite]) -> None:
-        """Fragments are listed in the records themselves, and were looked at there; deletions are counted in their files."""
+        """Fragments are listed in the records, and were looked at there; rows and deletions are counted in their files."""
+        for write in writes:
+            if not write.is_vouched_for:
+                require_rows(self.named.files, write.seal.manifests, write.header)
         scratch: list[Any] = [record.scratch for write in writes for record in write.staged if record.scratch is not None]
         fragments = [one["fragment"] for one in scratch if "fragment" in one]
         require_counted(self.named.files, [(one["id"], one["deletion_file"]) for one in fragments])
@@ -85,7 +89,9 @@ class LanceStorage:
 
     def merged_manifests(self, write: StagedWrite, manifests: Sequence[JsonObject], stem: str) -> Sequence[JsonObject]:
         """One record of all fragments."""
-        del write, stem
+        del stem
+        if not write.is_vouched_for:
+            require_rows(self.named.files, manifests, write.header)
         found: dict[tuple[tuple[int, ...], str], list[StagedFragment]] = {}
         for own in map(StagedFragments.from_json, manifests):
             found.setdefault((own.fields, own.storage_version), []).extend(own.fragments)

@@ -20,6 +20,7 @@ from airflow_ckpt_provider.tables.iceberg.cover import Paths
 from airflow_ckpt_provider.tables.iceberg.guards import require_same_files, require_same_schema
 from airflow_ckpt_provider.tables.iceberg.modes.base import IcebergMode
 from airflow_ckpt_provider.tables.iceberg.modes.splits import head_id, table_split
+from airflow_ckpt_provider.tables.iceberg.upsert.facts import require_as_written
 from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
 from airflow_ckpt_provider.tables.iceberg.upsert.plan import plan_matches
 from airflow_ckpt_provider.tables.iceberg.upsert.writer import UpsertWriter
@@ -74,6 +75,7 @@ class Upsert(IcebergMode):
         head = head_id(table, header.table.branch)
         records = write.records([split.id for split in reads])
         sources = [record.scratch for record in records if record.scratch is not None]
+        require_as_written(table.io, sources, header, there=False)
         unique = [_unique(n) for n in range(self._buckets(write))] if sources else []
         wanted = as_named([*self._matches(write, head, sources), *unique], plan)
         if _phase(plan, MATCH, UNIQUE) != wanted:
@@ -115,7 +117,10 @@ class Upsert(IcebergMode):
         if _phase(write.plan, INSERT):
             matched = write.records(list(_phase(write.plan, MATCH)))
             sidecars = [record.scratch for record in matched if record.scratch is not None]
-        return UpsertWork(upsert, _sources(write.plan), sidecars)
+            require_as_written(self.table.io, sidecars, write.header, there=True)
+        sources = _sources(write.plan)
+        require_as_written(self.table.io, sources, write.header, there=False)
+        return UpsertWork(upsert, sources, sidecars)
 
     def removals(self, writes: Sequence[SealedWrite]) -> list[Removal]:
         """The rewritten files.
@@ -126,7 +131,9 @@ class Upsert(IcebergMode):
         require_same_schema(self.table, write.header)
         head = head_id(self.table, write.header.table.branch)
         if head != write.plan.base:
-            wanted = as_named(self._matches(write, head, _sources(write.plan)), write.plan)
+            sources = _sources(write.plan)
+            require_as_written(self.table.io, sources, write.header, there=True)
+            wanted = as_named(self._matches(write, head, sources), write.plan)
             require_same_files(wanted, _phase(write.plan, MATCH), write.header)
         rewritten = frozenset(path for record in write.staged for path in record.replaces)
         return [*super().removals(writes), *([Paths(rewritten)] if rewritten else [])]

@@ -14,6 +14,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.documents import Part, part_of
 from airflow_ckpt_provider.tables.iceberg.rolling import dictionary_columns
 from airflow_ckpt_provider.tables.iceberg.upsert.bounds import Bounds, KeyBounds  # noqa: TC001 - msgspec reads the types of members
+from airflow_ckpt_provider.tables.iceberg.upsert.facts import FACTS, facts_of
 from airflow_ckpt_provider.tables.iceberg.writer import delete_files
 from airflow_ckpt_provider.tables.keys.portions import bucket_of
 from airflow_ckpt_provider.tables.keys.values import canonical, hashes
@@ -100,12 +101,12 @@ def write_scratch(
                 key_bytes += sum(column.nbytes for column in columns)
             if writer is None:
                 return None
-            writer.add_key_value_metadata({_BUCKETS: msgspec.json.encode(groups)})
+            found = Scratch(path=path, bytes=0, rows=rows, key_bytes=key_bytes, buckets=buckets, bounds=bounds.to_json())
+            writer.add_key_value_metadata({_BUCKETS: msgspec.json.encode(groups), FACTS: facts_of(found.to_json())})
     except BaseException:
         delete_files(io, [path])
         raise
-    size = len(io.new_input(path))
-    return Scratch(path=path, bytes=size, rows=rows, key_bytes=key_bytes, buckets=buckets, bounds=bounds.to_json())
+    return msgspec.structs.replace(found, bytes=len(io.new_input(path)))
 
 
 class ScratchReader:

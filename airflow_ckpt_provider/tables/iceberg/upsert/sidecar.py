@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import Part, part_of
+from airflow_ckpt_provider.tables.iceberg.upsert.facts import FACTS, facts_of
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -78,11 +79,11 @@ class SidecarWriter(contextlib.ExitStack):
         """Close the file."""
         if self._writer is None:
             return None
-        self._writer.add_key_value_metadata({_SOURCES: msgspec.json.encode(self._sources)})
-        self.close()
         named = sorted(set(self._sources))
-        size = len(self._io.new_input(self._path))
-        return Sidecar(path=self._path, bytes=size, rows=self._rows, sources=tuple(named) if len(named) <= _NAMED else ())
+        found = Sidecar(path=self._path, bytes=0, rows=self._rows, sources=tuple(named) if len(named) <= _NAMED else ())
+        self._writer.add_key_value_metadata({_SOURCES: msgspec.json.encode(self._sources), FACTS: facts_of(found.to_json())})
+        self.close()
+        return msgspec.structs.replace(found, bytes=len(self._io.new_input(self._path)))
 
 
 def mark_matched(io: FileIO, sidecar: Sidecar, source: str, matched: Any) -> None:  # noqa: ANN401 - a numpy array of booleans

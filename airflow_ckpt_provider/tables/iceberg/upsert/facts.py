@@ -1,0 +1,82 @@
+"""What the store says of scratch files and sidecars, held against what the files say of themselves (I15).
+
+Which files of the table are matched follows from the bounds of scratch files, and which rows are inserted from what sidecars are
+about. A record that says less would let rows be inserted that are there. So each of these files has a digest of its record in its
+own footer, which nobody can change who can only write to the store.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.checkpoint.documents import fingerprint
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.exceptions import CorruptObjectError, StagedFileMissingError, first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyiceberg.io import FileIO
+
+    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject
+
+#: Name of the digest in a file's footer.
+FACTS = b"airflow.checkpoint.facts"
+
+#: Members of a record that the file cannot hold, or that are its name.
+_OUTSIDE = frozenset({"path", "bytes"})
+
+#: Files that are looked into at the same time.
+_READS = 16
+
+#: Files that this process has looked into, which are never written twice under one name; and how many it remembers.
+_known: set[tuple[str, bytes]] = set()
+_MOST_KNOWN = 100_000
+
+
+def facts_of(record: JsonObject) -> bytes:
+    """The digest of what a record says of its file."""
+    return fingerprint({name: value for name, value in record.items() if name not in _OUTSIDE}).encode()
+
+
+def require_as_written(io: FileIO, records: Sequence[JsonObject], header: Header, *, there: bool) -> None:
+    """Refuse records that do not say of their files what those say themselves.
+
+    :param there: whether the files must be there; if not, one that is gone is left to whoever reads it.
+    :raises CorruptObjectError: naming a file.
+    :raises StagedFileMissingError: if one is gone or damaged.
+    """
+    new = [(str(record.get("path")), facts_of(record)) for record in records]
+    new = [one for one in new if one not in _known]
+    if len(_known) > _MOST_KNOWN:
+        _known.clear()
+    with ThreadPoolExecutor(_READS) as pool:
+        errors = list(pool.map(lambda one: _look(io, *one), new))
+    for one, error in zip(new, errors, strict=True):
+        path = one[0]
+        if error is None:
+            _known.add(one)
+        elif isinstance(error, CorruptObjectError):
+            raise CorruptObjectError(
+                f"The checkpoint store does not say of {path!r}, staged for {header.table.identifier} under the key "
+                f"{header.key!r}, what that file itself says: its rows, the bounds of their keys, or which rows it is about. The "
+                f"store was altered; nothing was changed. Redo the write: {how_to_restart(header)}."
+            )
+        elif there:
+            raise StagedFileMissingError(
+                f"The staged file {path!r} of {header.table.identifier} is gone or damaged ({first_line(error)}). Nothing was "
+                "committed. Clear the stage: it stages anew what is missing, and nothing else. Then clear the commit."
+            ) from error
+
+
+def _look(io: FileIO, path: str, facts: bytes) -> Exception | None:
+    """What is wrong with a file; None if it says of itself what its record says."""
+    import pyarrow.parquet as pq
+
+    try:
+        with io.new_input(path).open() as stream:
+            found = (pq.ParquetFile(stream).metadata.metadata or {}).get(FACTS)
+    except (OSError, ValueError) as error:
+        return error
+    return None if found == facts else CorruptObjectError(path)
