@@ -20,8 +20,8 @@ from airflow_ckpt_provider.spark.checks.run import CheckRun
 from airflow_ckpt_provider.spark.jvm import Starting
 from airflow_ckpt_provider.spark.session import spark_session
 from airflow_ckpt_provider.tables.format import MAIN
-from airflow_ckpt_provider.tables.together import adds_only
 from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write.grouping import adds_only
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

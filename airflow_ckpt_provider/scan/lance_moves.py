@@ -76,7 +76,7 @@ def ranges_of(
     fields = fields_of(dataset.lance_schema, columns)
     before = {split.id: split for split in plan.splits if split.task == READ}
     known = moved_in(plan)
-    of_plan = {Rows.from_json(split.read).of for split in before.values()}
+    of_plan = {Rows.from_json(split.read).content for split in before.values()}
     there = {content_of(one, fields): one for one in live_fragments(dataset)}
     strange = there.keys() - of_plan - known.keys()
     if strange and plan.base is not None:
@@ -107,7 +107,7 @@ def _followed(
     read: dict[str, list[Rows]] = {}
     ids = {Rows.from_json(split.read): split.id for split in before.values()}
     for rows in sorted(ids, key=lambda rows: rows.start):
-        read.setdefault(rows.of, []).append(rows)
+        read.setdefault(rows.content, []).append(rows)
     try:
         there = live_fragments(dataset.checkout_version(base))
     except (OSError, ValueError):

@@ -34,7 +34,7 @@ class Rows(Part, frozen=True):
     """What a split reads: the rows from ``start`` up to ``stop`` of a fragment.
 
     :param version: where they are read; made at ``made_at``.
-    :param of: what they depend on; see ``content_of``.
+    :param content: what they depend on; see ``content_of``.
     """
 
     version: int
@@ -42,7 +42,7 @@ class Rows(Part, frozen=True):
     fragment: int
     start: int
     stop: int
-    of: str
+    content: str
 
     def to_json(self) -> JsonObject:
         """As stored in a plan."""
@@ -119,7 +119,7 @@ def _bytes_of(fragment: Any, fields: frozenset[int]) -> int:  # noqa: ANN401 - a
 
 
 def _split(rows: Rows, size: int) -> Split:
-    facts = msgspec.json.encode([rows.of, rows.start, rows.stop])
+    facts = msgspec.json.encode([rows.content, rows.start, rows.stop])
     name = f"rows_{rows.fragment:06d}_{rows.start:08d}_{hashlib.sha256(facts).hexdigest()[:16]}"
     return Split(id=name, bytes=size, read=rows.to_json())
 

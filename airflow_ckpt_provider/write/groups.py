@@ -27,9 +27,9 @@ from airflow_ckpt_provider.exceptions import (
 from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.tables.own import reading_records
 from airflow_ckpt_provider.tables.state import GroupCommit, Landed
-from airflow_ckpt_provider.tables.together import adds_only, require_together
 from airflow_ckpt_provider.write.commit_loop import land
 from airflow_ckpt_provider.write.conflict_checks import ConflictChecks, require_live_together, require_nothing_earlier
+from airflow_ckpt_provider.write.grouping import adds_only, require_together
 from airflow_ckpt_provider.write.looks import look_at
 from airflow_ckpt_provider.write.membership import group_id_of, group_of, not_asked_for, place_of, require_one_way
 from airflow_ckpt_provider.write.staged_files import StagedFileCheck

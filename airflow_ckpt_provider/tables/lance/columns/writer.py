@@ -39,14 +39,14 @@ Run: TypeAlias = tuple[int, int, int]
 class Join(Part, frozen=True, omit_defaults=True):
     """What a split joins.
 
-    :param of: what the fragment holds; see ``content_of``.
+    :param content: what the fragment holds; see ``content_of``.
     :param rows: of the fragment, deleted ones included.
     :param parts: names and bytes of the staged files, in the order of their rows.
     :param runs: of each of them, which of its rows are in this fragment; empty for all, where they are. None is of one, if there
         are none.
     """
 
-    of: str
+    content: str
     rows: int
     parts: tuple[tuple[str, int], ...]
     runs: tuple[tuple[Run, ...], ...] = ()

@@ -300,7 +300,7 @@ def _signed(columns: pa.Schema, header: Header) -> pa.Schema:
 
 
 def _join(fragment: int, join: Join) -> Split:
-    facts = hashlib.sha256(msgspec.json.encode([join.of, join.parts])).hexdigest()[:16]
+    facts = hashlib.sha256(msgspec.json.encode([join.content, join.parts])).hexdigest()[:16]
     size = sum(size for _, size in join.parts)
     return Split(id=f"{JOIN}_{fragment:06d}_{facts}", bytes=size, read=join.to_json(), task=JOIN)
 
@@ -318,7 +318,7 @@ def _by_fragment(splits: Iterable[Split]) -> dict[str, list[Split]]:
     """Splits that read ranges, in the order of these, by what they are of."""
     found: dict[str, list[Split]] = {}
     for split in sorted(splits, key=lambda split: Rows.from_json(split.read).start):
-        found.setdefault(Rows.from_json(split.read).of, []).append(split)
+        found.setdefault(Rows.from_json(split.read).content, []).append(split)
     return found
 
 
@@ -354,7 +354,7 @@ def _column_files(plan: Plan, staged: Sequence[Staged]) -> dict[str, tuple[str, 
     for split in plan.splits:
         if split.task == JOIN:
             file: Any = (records[split.id].scratch or {})["file"]
-            found[Join.from_json(split.read).of] = (file[0], file[1])
+            found[Join.from_json(split.read).content] = (file[0], file[1])
     return found
 
 

@@ -1,4 +1,4 @@
-"""Which checkpoints can land in one commit, by their modes."""
+"""Which writes can land in one commit, and which have to, by their modes."""
 
 from __future__ import annotations
 
