@@ -122,7 +122,7 @@ def demo() -> None:
 def test(arguments: list[str]) -> None:
     """Run all tests, or those that the arguments select, as for pytest; with ``--fast``, those that take no Spark and no Airflow.
 
-    On one process more than there are cores, up to four, because many tests wait for a process of their own. They steal tests
+    On two processes more than there are cores, up to four, because many tests wait for a process of their own. They steal tests
     from each other, so that none is left with the long ones.
     """
     setup()
@@ -135,7 +135,7 @@ def test(arguments: list[str]) -> None:
 
 def selection(arguments: list[str]) -> list[str]:
     """Arguments of pytest for those of ``test``."""
-    processes = ["-n", str(min(4, (os.cpu_count() or 1) + 1)), "--dist", "worksteal"]
+    processes = ["-n", str(min(4, (os.cpu_count() or 1) + 2)), "--dist", "worksteal"]
     if "--fast" in arguments:
         return [*FAST, *(one for one in arguments if one != "--fast")]
     return arguments or processes

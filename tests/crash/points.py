@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -117,6 +118,11 @@ class Points(Generic[W]):
     def at(self, number: int) -> W:
         """The same by the number of the effect."""
         return self.again(next(point for point in self._found if number in point.numbers))
+
+
+def said(error: AssertionError) -> str:
+    """The first line of its message; the line that raised it, if it has none."""
+    return (str(error).splitlines() or [f"{traceback.extract_tb(error.__traceback__)[-1].line}"])[0]
 
 
 def _in_bucket(world: World) -> tuple[str, str] | None:

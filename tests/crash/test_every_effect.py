@@ -19,7 +19,7 @@ from crash.exactly_once import (
     own_snapshots,
     splits_written,
 )
-from crash.points import Points
+from crash.points import Points, said
 from crash.scenarios import CREATE, ELSEWHERE, MAPPED, MODES, PARTITIONED, UNPARTITIONED, WHERE
 from support.readers import assert_same_in_every_state
 
@@ -49,7 +49,7 @@ def every_point(runs, tmp_path, scenario, check):
         try:
             check(world, rows)
         except AssertionError as error:
-            problems.append(f"{point}: {str(error).splitlines()[0]}")
+            problems.append(f"{point}: {said(error)}")
     assert not problems, explain(problems, points.run)
     return points.run
 
@@ -99,7 +99,7 @@ def test_a_write_killed_twice_at_different_effects_is_exactly_once(runs, tmp_pat
             for key, before in midway.items():
                 assert before.published.items() <= Midway.of(world, key).published.items()
         except AssertionError as error:
-            problems.append(f"{first}, then {second} ({retry.effects[-1:]}): {str(error).splitlines()[0]}")
+            problems.append(f"{first}, then {second} ({retry.effects[-1:]}): {said(error)}")
     assert not problems, "\n".join(problems)
 
 
@@ -140,5 +140,5 @@ def test_a_restart_that_is_itself_killed_at_any_effect_is_there_once(runs, tmp_p
                 assert_exactly_once(world, UNPARTITIONED.ids)
                 assert set(world.table().scan().to_arrow()["kind"].to_pylist()) == {"marked"}
             except AssertionError as error:
-                problems.append(f"{first}, then {second}: {str(error).splitlines()[0]}")
+                problems.append(f"{first}, then {second}: {said(error)}")
     assert not problems, "\n".join(problems)

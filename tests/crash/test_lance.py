@@ -21,7 +21,7 @@ from crash.exactly_once import (
 )
 from crash.lance_once import assert_exactly_once, assert_only_own_files_are_left_over
 from crash.lance_scenarios import APPEND, CREATE, EVERY, MAPPED, OVERWRITE, REPLACEMENTS, UPSERT
-from crash.points import Points
+from crash.points import Points, said
 from crash.worlds import Prepared
 from support.lance_world import LanceWorld
 
@@ -102,7 +102,7 @@ def at_every_effect(clean, scenario, place, check):
         try:
             check(world, number)
         except AssertionError as error:
-            problems.append(f"{number} {name}: {str(error).splitlines()[0]}")
+            problems.append(f"{number} {name}: {said(error)}")
     assert not problems, explain(problems, clean)
 
 
@@ -114,7 +114,7 @@ def at_every_point(points, check):
         try:
             check(world, point)
         except AssertionError as error:
-            problems.append(f"{point}: {str(error).splitlines()[0]}")
+            problems.append(f"{point}: {said(error)}")
     assert not problems, explain(problems, points.run)
 
 
@@ -196,7 +196,7 @@ def test_a_write_killed_twice_at_different_effects_is_exactly_once(lance_runs, p
             for key, before in midway.items():
                 assert before.published.items() <= Midway.of(world, key).published.items()
         except AssertionError as error:
-            problems.append(f"{first}, then {second} ({retry.effects[-1:]}): {str(error).splitlines()[0]}")
+            problems.append(f"{first}, then {second} ({retry.effects[-1:]}): {said(error)}")
     assert not problems, "\n".join(problems)
 
 
@@ -279,7 +279,7 @@ def test_a_zombie_of_a_discarded_generation_never_lands_beside_the_newer_one(lan
             assert_only_own_files_are_left_over(world)
             assert_files_are_known(world)
         except AssertionError as error:
-            problems.append(f"generation 1 at {first} {effects[first - 1]}: {str(error).splitlines()[0]}")
+            problems.append(f"generation 1 at {first} {effects[first - 1]}: {said(error)}")
     assert not problems, "\n".join(problems)
 
 

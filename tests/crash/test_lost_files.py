@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from crash.exactly_once import assert_cleans_up, assert_exactly_once
-from crash.points import Points
+from crash.points import Points, said
 from crash.scenarios import UNPARTITIONED, UPSERT
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -54,7 +54,7 @@ def test_a_stage_that_stages_lost_files_anew_and_is_killed_at_any_effect_goes_on
             assert_exactly_once(world, scenario.ids)
             assert_cleans_up(runs, world, *scenario.writes)
         except AssertionError as error:
-            problems.append(f"{point}: {str(error).splitlines()[0]}")
+            problems.append(f"{point}: {said(error)}")
     assert not problems, "\n".join(problems)
 
 

@@ -7,7 +7,7 @@ import signal
 import pytest
 from crash.exactly_once import assert_exactly_once, assert_files_are_known, generations, own_snapshots
 from crash.maintenance import FOREIGN, foreign_append
-from crash.points import Points
+from crash.points import Points, said
 from crash.scenarios import CREATE, OVERWRITE, PARTITIONS, UNPARTITIONED, UPSERT, WHERE
 from pyiceberg.table.snapshots import Operation
 
@@ -51,7 +51,7 @@ def test_a_replacement_killed_at_any_effect_of_stage_or_commit_replaces_once(run
             assert len(generations(world, "orders")) == 2
             assert_exactly_once(world, ids, snapshots=2)
         except AssertionError as error:
-            problems.append(f"{point}: {str(error).splitlines()[0]}")
+            problems.append(f"{point}: {said(error)}")
     assert not problems, "\n".join(problems)
 
 

@@ -11,6 +11,7 @@ import signal
 import pytest
 from crash.exactly_once import assert_exactly_once, assert_files_are_known, own_snapshots
 from crash.maintenance import expire_all_but_the_head, foreign_append
+from crash.points import said
 from crash.scenarios import MAPPED, UNPARTITIONED
 from crash.worlds import Prepared
 
@@ -57,7 +58,7 @@ def test_a_zombie_that_wakes_up_after_its_retry_has_committed_changes_nothing(ru
             assert world.table().current_snapshot().snapshot_id == snapshot
             assert_exactly_once(world, scenario.ids, scenario.keys)
         except AssertionError as error:
-            problems.append(f"suspended at {number} {name}: {str(error).splitlines()[0]}")
+            problems.append(f"suspended at {number} {name}: {said(error)}")
     assert not problems, "\n".join(problems)
 
 
@@ -94,7 +95,7 @@ def test_a_zombie_of_a_discarded_generation_never_lands_beside_the_newer_one(run
             assert [zombie.error, newer.error].count(None) >= 1
             assert_files_are_known(world)
         except AssertionError as error:
-            problems.append(f"generation 1 at {first} {effects[first - 1]}, generation 2 at {second}: {str(error).splitlines()[0]}")
+            problems.append(f"generation 1 at {first} {effects[first - 1]}, generation 2 at {second}: {said(error)}")
     assert not problems, "\n".join(problems)
 
 

@@ -9,15 +9,23 @@ import time
 from pathlib import Path
 
 import pytest
-from support.flights import EXAMPLES, run_flights
+from support.flights import EXAMPLES, outcome
 from support.live_airflow import LiveAirflow
 from support.world import World
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(400)]
 
 
-def test_the_flights_example_is_killed_retried_and_lands_every_flight_once(tmp_path):
-    found = run_flights(tmp_path / "home")
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory):
+    """Both examples in one Airflow, triggered at once."""
+    with LiveAirflow(tmp_path_factory.mktemp("examples") / "home", EXAMPLES) as airflow:
+        yield airflow, {name: airflow.trigger(name) for name in ("example_flights", "example_embeddings")}
+
+
+def test_the_flights_example_is_killed_retried_and_lands_every_flight_once(examples):
+    airflow, runs = examples
+    found = outcome(airflow, runs["example_flights"])
 
     assert found.tries == ["failed", "success"]
     assert found.recovered >= 4
@@ -28,15 +36,14 @@ def test_the_flights_example_is_killed_retried_and_lands_every_flight_once(tmp_p
     assert found.attempts == 2
 
 
-def test_the_embeddings_example_is_killed_retried_and_answers_who_is_near(tmp_path):
-    home = tmp_path / "home"
-    with LiveAirflow(home, EXAMPLES) as airflow:
-        run = airflow.run("example_embeddings", timeout_s=300)
-        assert run.state == "success"
-        assert run.tries("stage_airports") == ["failed", "success"]
-        splits = run.returned("stage_airports")["splits"]
-        version = run.returned("commit_airports")["commit"]["version"]
-        nearest = run.returned("similar_airports")
+def test_the_embeddings_example_is_killed_retried_and_answers_who_is_near(examples):
+    airflow, runs = examples
+    home, run = airflow.home, runs["example_embeddings"]
+    assert airflow.wait_for(run, 300) == "success"
+    assert run.tries("stage_airports") == ["failed", "success"]
+    splits = run.returned("stage_airports")["splits"]
+    version = run.returned("commit_airports")["commit"]["version"]
+    nearest = run.returned("similar_airports")
     # This process must not fork once it has used Lance.
     code = (
         "import json, lance, sys; dataset = lance.dataset(sys.argv[1]); dataset.validate(); "

@@ -18,6 +18,8 @@ from support.live_airflow import LiveAirflow
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from support.live_airflow import DagRun
+
 EXAMPLES = Path(__file__).parents[2] / "example_dags"
 
 
@@ -39,13 +41,17 @@ class Outcome:
 def run_flights(home: Path, report: Callable[[str], None] = lambda _: None) -> Outcome:
     """Run the example in an Airflow of its own below ``home``."""
     with LiveAirflow(home, EXAMPLES, report) as airflow:
-        run = airflow.run("example_flights", timeout_s=300)
-        if run.state != "success":
-            raise RuntimeError(f"The run ended as {run.state}. Task logs: {home}/logs")
-        reference = run.returned("stage_flights")
-        tries = run.tries("stage_flights")
-    report("Looking into the table")
-    return _outcome(home, reference, tries)
+        run = airflow.trigger("example_flights")
+        found = outcome(airflow, run)
+        report("Looking into the table")
+    return found
+
+
+def outcome(airflow: LiveAirflow, run: DagRun) -> Outcome:
+    """What a run of the example did, when it has ended."""
+    if airflow.wait_for(run, 300) != "success":
+        raise RuntimeError(f"The run ended as {run.state}. Task logs: {airflow.home}/logs")
+    return _outcome(airflow.home, run.returned("stage_flights"), run.tries("stage_flights"))
 
 
 def _outcome(home: Path, reference: dict, tries: list[str]) -> Outcome:  # type: ignore[type-arg]

@@ -132,11 +132,10 @@ class LiveAirflow:
                 time.sleep(0.1)
         self._processes.clear()
 
-    def run(self, dag_id: str, timeout_s: float, **conf: Any) -> DagRun:
-        """Trigger a DAG and wait until its run has ended."""
-        run = self.trigger(dag_id, **conf)
-        self._wait(f"the run of {dag_id}", timeout_s, lambda: run.state in {"success", "failed"})
-        return run
+    def wait_for(self, run: DagRun, timeout_s: float) -> str:
+        """Wait until a run has ended; its state."""
+        self._wait(f"{run.run_id} to end", timeout_s, lambda: run.state in {"success", "failed"})
+        return run.state
 
     def trigger(self, dag_id: str, **conf: Any) -> DagRun:
         """Trigger a DAG, once it is known."""
