@@ -17,6 +17,8 @@ from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import InputChangedError
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.sources.files import listing
+from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write.cleanup import clean
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -42,8 +44,6 @@ def staged(world, members):
 
 
 def committed(world, checkpoints):
-    from airflow_ckpt_provider.write import groups
-
     with counted() as requests:
         groups.commit(checkpoints, world.target())
     return requests
@@ -91,6 +91,34 @@ def test_opening_a_key_lists_its_generations_and_not_what_they_hold(world, split
     with counted() as requests:
         assert latest.state() is State.SEALED
     assert requests.total() == 3
+
+
+@pytest.mark.parametrize("splits", [2, 7])
+def test_each_operation_asks_for_each_split_once_and_for_the_rest_as_often_however_many_there_are(world, splits):
+    world.put_files(splits, 2)
+    # A local store lists a folder of a generation to see that it is not empty.
+    look = 1 if world.store.location.is_local else 0
+    with counted() as requests:
+        world.stage(splits=splits - 1)
+    # Header, plan and attempt, and the splits that were staged; of each, is it staged by now, and is its file as it was?
+    assert requests == {"put": 3 + splits - 1, "head": 1 + 2 * (splits - 1), "get": 5, "list": 3, "list_with_delimiter": 1}
+    with counted() as requests:
+        attempt = world.stage()
+    # Attempt, the last split, and the seal; the record of each split.
+    assert requests == {"put": 3, "head": 3, "get": 14 + splits, "list": 6 + look, "list_with_delimiter": 1}
+    with counted() as requests:
+        world.stage()
+    # It is sealed: what its records name is looked at, and nothing is put.
+    assert requests == {"get": 14 + splits, "list": 1 + look, "list_with_delimiter": 1}
+    world.commit(attempt)
+    with counted() as requests:
+        latest = Checkpoint.latest(world.store, attempt.checkpoint.key)
+        groups.verify(latest, latest.committed(), world.target())
+    # What a sensor asks: the header, the record and the group of the commit.
+    assert requests == {"get": 3, "list_with_delimiter": 1} | ({"list": look} if look else {})
+    with counted() as requests:
+        list(clean(latest, lambda _: world.target()))
+    assert requests == {"get": 6 + splits, "list": 1 + look, "list_with_delimiter": 1}
 
 
 def a_source(bucket, files=40):
