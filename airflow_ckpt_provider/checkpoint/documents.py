@@ -334,17 +334,19 @@ def contents_of(plan: Plan, records: Iterable[Staged]) -> str:
     return digest.hexdigest()
 
 
-def part_of(value: object, kind: type[AnyPart]) -> AnyPart:
+def part_of(value: object, kind: type[AnyPart], where: str = "") -> AnyPart:
     """A free-form member of a document, such as what a split reads, as what it was when it was stored.
 
+    :param where: the member, such as ``table.base of the header``.
     :raises CorruptObjectError: if it is nothing of that kind: no writer of ours puts that there (I7).
     """
     try:
         return msgspec.convert(value, kind)
     except (msgspec.ValidationError, OverflowError) as error:
         name = getattr(kind, "__name__", str(kind))
+        what = f"The member {where}" if where else f"A record, a {name.lower()},"
         raise CorruptObjectError(
-            f"A record in the checkpoint store, a {name.lower()}, cannot be read ({error}). The store was altered, or another "
+            f"{what} in the checkpoint store cannot be read ({error}). The store was altered, or another "
             f"version wrote it; nothing was changed. Redo the write: {how_to_restart()}."
         ) from error
 

@@ -13,7 +13,7 @@ import zstandard
 from support.samples import AT, HEADER, PLAN, SAMPLES
 
 from airflow_ckpt_provider.checkpoint import documents
-from airflow_ckpt_provider.checkpoint.documents import Document, Part, from_json, to_json
+from airflow_ckpt_provider.checkpoint.documents import Document, Member, Part, from_json, to_json
 from airflow_ckpt_provider.exceptions import CorruptObjectError
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -42,6 +42,15 @@ def test_a_document_that_was_written_before_is_read(name):
 def test_every_kind_of_document_has_a_golden_file():
     assert {type(sample) for sample in SAMPLES.values()} == kinds(Document)
     assert {path.name for path in GOLDEN.iterdir()} == {*SAMPLES, "plan.json.zst", "signed"}
+
+
+def test_a_group_of_several_says_who_lists_them_as_it_always_did():
+    listed = msgspec.structs.replace(SAMPLES["group.json"], members=(), listed_by=Member(key=HEADER.key, generation=1))
+    stored = to_json("group.json", listed)
+    assert hashlib.sha256(stored).hexdigest() == "f0dde410dee40b7afded2e268ee6339687b3f3b6d89351548c4507dc556e16d4"
+    assert b'"members":[]' in stored
+    assert stored.count(b'"listed_by":{"key":"' + HEADER.key.encode() + b'","generation":1}') == 1
+    assert from_json("group.json", stored, documents.Group) == listed
 
 
 def test_a_compressed_plan_is_the_plain_one_in_a_zstd_frame():

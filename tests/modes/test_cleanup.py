@@ -23,7 +23,7 @@ from modes.both import (
     only_even,
 )
 from support.columns import add_columns, computed
-from support.forging import forge
+from support.forging import forge, forge_staged
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
@@ -120,6 +120,32 @@ def test_a_clean_up_of_many_keys_lists_the_storage_once_and_takes_what_is_each_o
     assert sum(one.files for one in found) >= left
     assert world.read() == rows
     assert [one.files for key in keys for one in cleaned(world, key)] == [0] * len(keys)
+
+
+@pytest.mark.parametrize("landing", ["a write", "a replacement"])
+def test_a_file_that_lands_after_the_storage_was_listed_stays(world, landing):
+    """The clean-up of one key lists the storage, a commit of another one lands, and that one is cleaned up by the same listing.
+
+    The store says by then that nothing is staged: only the look at the table tells that the files are live.
+    """
+    if landing == "a replacement":
+        world.commit(world.stage())
+    world.stage(splits=1)
+    attempt = world.stage(world.request(on_rerun="replace"))
+    world.stage(world.request("listed first"))
+    listings = Listings()
+    cleaned(world, "listed first", listings=listings, discard_unfinished=True)
+    listed = on_disk(world)
+    world.commit(attempt)
+    live = {Path(path.removeprefix("file://")) for path in world.referenced_files()}
+    assert {path for path in live if path.name.startswith("ckpt-")} <= listed.keys()
+    checkpoint = attempt.checkpoint
+    for split in checkpoint.plan().splits:
+        forge_staged(checkpoint, split.id, files=(), manifest=None, rows=0, bytes=0)
+    forge(world.store, checkpoint.paths.seal(), checkpoint.sealed(), manifests=())
+    cleaned(world, listings=listings, discard_unfinished=True)
+    assert world.read() == of(range(400), BEFORE)
+    assert all(path.exists() for path in live)
 
 
 def test_what_is_staged_and_not_finished_stays(world):

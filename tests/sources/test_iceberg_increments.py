@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,6 +61,11 @@ def test_the_first_run_reads_everything_and_each_later_one_what_was_appended(wor
     table.append(rows(20, 5))
     table.append(rows(25, 5))
     assert consumer.run() == list(range(20, 30))
+
+
+def test_an_increment_says_what_it_follows_as_it_always_did():
+    described = IcebergTable("shop.orders", since="last_commit").describe()
+    assert msgspec.json.encode(described) == b'{"iceberg":"shop.orders","since":"last_commit","follows":"shop.orders@main"}'
 
 
 def test_nothing_appended_means_no_splits_and_the_same_mark(world):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.checkpoint.documents import TableBinding
+from airflow_ckpt_provider.checkpoint.bounds import Count
+from airflow_ckpt_provider.checkpoint.documents import TableBinding, part_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import (
     CorruptObjectError,
@@ -26,6 +27,7 @@ from airflow_ckpt_provider.tables.lance.schema import (
     creation_of,
     facts_of,
     fingerprint,
+    read_facts,
 )
 
 if TYPE_CHECKING:
@@ -220,11 +222,11 @@ class NamedDataset:
 
         if binding.creation is not None:
             return facts_of(LanceSchema.from_pyarrow(created_as(binding.creation)[0]))
-        bound: Any = binding.base or {}
-        return list(bound["columns"])
+        return read_facts((binding.base or {}).get("columns"), "table.base.columns of the header")
 
 
 def version_of(binding: TableBinding) -> int:
     """The version of the dataset that a checkpoint was begun at; 0 if it is to create it."""
-    bound: Any = binding.base or {"version": 0}
-    return int(bound["version"])
+    if not binding.base:
+        return 0
+    return part_of(binding.base.get("version"), Count, "table.base.version of the header")

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
-from airflow_ckpt_provider.exceptions import CorruptObjectError, StagedFileMissingError, first_line
+from airflow_ckpt_provider.exceptions import CorruptObjectError
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ def require_rows(files: DatasetFiles, manifests: Iterable[JsonObject], header: H
     """Refuse records of fragments that do not say how many rows their files have.
 
     :param manifests: of staged records, or of a seal.
-    :raises CorruptObjectError: naming a file.
-    :raises StagedFileMissingError: if one is gone or damaged.
+    :raises CorruptObjectError: naming a file. One that is gone or damaged is left to the look at what the commit needs.
     """
     from lance.file import LanceFileSession
 
@@ -38,18 +37,15 @@ def require_rows(files: DatasetFiles, manifests: Iterable[JsonObject], header: H
         return
     session = LanceFileSession(files.address, storage_options=files.storage_options)
 
-    def rows(name: str) -> int:
+    def rows(name: str) -> int | None:
         try:
             return int(session.open_reader(f"data/{name}").num_rows())
-        except (OSError, ValueError) as error:
-            raise StagedFileMissingError(
-                f"The staged file {files.path(name)} is gone or damaged ({first_line(error)}). Nothing was committed. Clear the "
-                "stage: it stages anew what is missing, and nothing else."
-            ) from error
+        except (OSError, ValueError):
+            return None
 
     with ThreadPoolExecutor(_READS) as pool:
         for fragment, found in zip(fragments, pool.map(rows, (one.name for one in fragments)), strict=True):
-            if fragment.rows != found:
+            if found is not None and fragment.rows != found:
                 raise CorruptObjectError(
                     f"The checkpoint store says that {files.path(fragment.name)}, staged under the key {header.key!r}, has "
                     f"{fragment.rows:,} rows, and the file has {found:,}. The store was altered; nothing was changed. Redo the "

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from airflow_ckpt_provider.checkpoint.documents import part_of
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.exceptions import CorruptObjectError, first_line
 from airflow_ckpt_provider.scan.lance_rows import PLACE
 
 if TYPE_CHECKING:
@@ -53,6 +56,16 @@ def fingerprint(schema: Any) -> str:  # noqa: ANN401 - a LanceSchema
 def facts_of(schema: Any) -> list[Any]:  # noqa: ANN401 - a LanceSchema
     """Name, id, type, nullability and members of each column, as a checkpoint is bound to them."""
     return [_facts(field) for field in schema.fields()]
+
+
+def read_facts(value: object, where: str) -> list[Any]:
+    """What ``facts_of`` gave, from a document.
+
+    :param where: the member of the document, for messages.
+    """
+    for _, _, _, _, children in part_of(value, list[tuple[str, int, str, bool, list[object]]], where):
+        read_facts(children, where)
+    return list(cast("list[Any]", value))
 
 
 def _facts(field: Any) -> list[Any]:  # noqa: ANN401 - a LanceField
@@ -190,7 +203,16 @@ def creation_of(schema: pa.Schema, storage_version: str) -> JsonObject:
 
 def created_as(creation: JsonObject) -> tuple[pa.Schema, str]:
     """Schema and storage version of a dataset that is to be created, from its header."""
-    return schema_from_json(str(creation["schema"])), str(creation["storage_version"])
+    where = "of what the header says of the dataset that is to be created"
+    text = part_of(creation.get("schema"), str, f"schema {where}")
+    try:
+        schema = schema_from_json(text)
+    except (OSError, ValueError) as error:
+        raise CorruptObjectError(
+            f"The member schema {where} cannot be read ({first_line(error)}). The checkpoint store was altered; nothing was "
+            f"changed. Redo the write: {how_to_restart()}."
+        ) from error
+    return schema, part_of(creation.get("storage_version"), str, f"storage_version {where}")
 
 
 def schema_from_json(text: str) -> pa.Schema:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow_ckpt_provider.checkpoint.bounds import Count  # noqa: TC001 - msgspec reads the types of members
+from airflow_ckpt_provider.checkpoint.documents import Part as StoredPart
 from airflow_ckpt_provider.checkpoint.documents import part_of
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.tables.keys import portions as generic
@@ -51,6 +53,15 @@ def require_keys(schema: pa.Schema, keys: Sequence[str], table: str) -> None:
             )
 
 
+class _Stored(StoredPart, frozen=True, kw_only=True):
+    """A ``Source`` in a plan."""
+
+    files: tuple[str, ...]
+    rows: Count
+    key_bytes: Count
+    sizes: tuple[Count, ...]
+
+
 class Source(NamedTuple):
     """The staged fragments of the source, and how their keys are cut into portions.
 
@@ -79,7 +90,8 @@ class Source(NamedTuple):
     @classmethod
     def from_json(cls, value: Any) -> Source:  # noqa: ANN401 - JSON
         """As read from a plan."""
-        return cls(tuple(value["files"]), value["rows"], value["key_bytes"], tuple(value["sizes"]))
+        found = part_of(value, _Stored, "inputs.source of a plan")
+        return cls(found.files, found.rows, found.key_bytes, found.sizes)
 
     @classmethod
     def of_plan(cls, plan: Plan) -> Source | None:
