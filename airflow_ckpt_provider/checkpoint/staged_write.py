@@ -61,15 +61,15 @@ class StagedWrite:
         return self.plans[-1]
 
     @property
-    def reading(self) -> Plan:
+    def source_plan(self) -> Plan:
         """The last plan that has splits of the source, which lists all of them; the last one of all if none has any."""
         plans = self.plans
         return next((plan for plan in reversed(plans) if any(split.task == READ for split in plan.splits)), plans[-1])
 
     @property
-    def reads(self) -> list[Split]:
+    def source_splits(self) -> list[Split]:
         """The splits that the source reads."""
-        return [split for split in self.reading.splits if split.task == READ]
+        return [split for split in self.source_plan.splits if split.task == READ]
 
     def plan_of(self, number: int) -> Plan | None:
         """The pinned plan of a round; None before there is one."""

@@ -9,8 +9,8 @@ from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Plan
 from airflow_ckpt_provider.exceptions import EmptyInputError
 from airflow_ckpt_provider.scan.lance import dataset_uri
-from airflow_ckpt_provider.scan.lance_moves import ranges_of
 from airflow_ckpt_provider.scan.lance_rows import PLACE, Rows, facts_of, read_rows, row_splits
+from airflow_ckpt_provider.scan.row_lineage import ranges_of
 from airflow_ckpt_provider.sources.lance import Place
 
 if TYPE_CHECKING:

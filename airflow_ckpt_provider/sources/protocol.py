@@ -1,8 +1,9 @@
 """What a source can do: what every source must, and what some can besides, one protocol for each.
 
 Every source is a ``Source`` and has a ``Reader``. A caller asks for the others by ``isinstance``, never for the class of a source:
-``IncrementalSource`` reads on from a mark, ``ListableSource`` tells without Spark what there is to read, ``ReplanningSource`` opens
-rounds of its own, the rows of a ``SessionSource`` are computed by a Spark session, and those of a ``SampledSource`` have places.
+``IncrementalSource`` reads on from a watermark, ``ListableSource`` tells without Spark what there is to read, ``ReplanningSource``
+opens rounds of its own, the rows of a ``SessionSource`` are computed by a Spark session, and those of a ``SampledSource`` have
+places.
 """
 
 from __future__ import annotations
@@ -69,20 +70,20 @@ class Source(Protocol):
 
 @runtime_checkable
 class IncrementalSource(Source, Protocol):
-    """A source that can read only what was added since a mark, which the commit of what was read carries on."""
+    """A source that can read only what was added since a watermark, which the commit of what was read carries on."""
 
     #: Whether it is asked to.
     incremental: bool
 
     @property
-    def reading(self) -> str:
+    def followed(self) -> str:
         """What is read, by a name that stays the same from run to run."""
         ...
 
-    def plan_since(self, options: Mapping[str, str], mark: JsonObject | None) -> Plan:
-        """Like ``plan``, for what was added since ``mark``; all there is if None.
+    def plan_since(self, options: Mapping[str, str], watermark: JsonObject | None) -> Plan:
+        """Like ``plan``, for what was added since ``watermark``; all there is if None.
 
-        :returns: a plan whose inputs hold ``mark``: ``from`` where, and ``to`` where, what it lists was added.
+        :returns: a plan whose inputs hold ``watermark``: ``from`` where, and ``to`` where, what it lists was added.
         :raises InputChangedError: if what was added since cannot be told any more.
         """
         ...

@@ -96,10 +96,10 @@ class TableState(Protocol):
         """
         ...
 
-    def mark(self, reading: str) -> JsonObject | None:
+    def watermark(self, consumer: str) -> JsonObject | None:
         """How far the last commit of a task that reads its source increment by increment has read it.
 
-        :param reading: who reads what.
+        :param consumer: who reads what.
         :returns: None if there is none.
         """
         ...

@@ -220,7 +220,7 @@ class WriteAttempt:
         """Refuse pinned plans in which the source does not find everything that it has, or finds something twice (I15)."""
         source = self._request.source
         if isinstance(source, AccountingSource):
-            source.require_once(self._write.reading, self._request.options)
+            source.require_once(self._write.source_plan, self._request.options)
 
     def _require_own(self, write: StagedWrite, records: Sequence[Staged]) -> None:
         """Refuse records that name files which this generation has not written (I15)."""
@@ -265,7 +265,7 @@ class WriteAttempt:
         self._looked = True
         write = self._write
         # The splits that the source reads are not among those of the later rounds of a write that computes from them.
-        wanted = {split.id for plan in (write.plan, write.reading) for split in plan.splits}
+        wanted = {split.id for plan in (write.plan, write.source_plan) for split in plan.splits}
         records = write.records(sorted(wanted & self._recovered))
         files = [(record.split, file) for record in records for file in self._storage().named_in(record)]
         gone = self._gone(lambda: [file for _, file in files])

@@ -31,7 +31,7 @@ from airflow_ckpt_provider.write.commit_loop import land
 from airflow_ckpt_provider.write.conflict_checks import ConflictChecks, require_live_together, require_nothing_earlier
 from airflow_ckpt_provider.write.grouping import adds_only, require_together
 from airflow_ckpt_provider.write.looks import look_at
-from airflow_ckpt_provider.write.membership import group_id_of, group_of, not_asked_for, place_of, require_one_way
+from airflow_ckpt_provider.write.membership import destination_of, group_id_of, group_of, not_asked_for, require_one_way
 from airflow_ckpt_provider.write.staged_files import StagedFileCheck
 
 if TYPE_CHECKING:
@@ -363,7 +363,7 @@ def _require_one_snapshot(checkpoints: Sequence[Checkpoint], table: Table) -> No
 
 
 def _require_one_table(checkpoints: Sequence[Checkpoint]) -> None:
-    targets = {place_of(checkpoint) for checkpoint in checkpoints}
+    targets = {destination_of(checkpoint) for checkpoint in checkpoints}
     if len(targets) != 1:
         raise InvalidInputError(
             "One commit lands in one table, but these checkpoints belong to several stores, connections, tables or branches: "

@@ -40,7 +40,7 @@ def group_of(checkpoint: Checkpoint) -> Group | None:
     return group
 
 
-def place_of(checkpoint: Checkpoint) -> tuple[str, ...]:
+def destination_of(checkpoint: Checkpoint) -> tuple[str, ...]:
     """Where a checkpoint lies, and where it lands."""
     header = checkpoint.header
     table = header.table
@@ -52,7 +52,7 @@ def require_one_way(named: Checkpoint, members: Sequence[Checkpoint]) -> None:
     header = named.header
     for member in members:
         other = member.header
-        if (place_of(member), other.mode, other.parameters) != (place_of(named), header.mode, header.parameters):
+        if (destination_of(member), other.mode, other.parameters) != (destination_of(named), header.mode, header.parameters):
             raise BindingMismatchError(
                 f"The store {named.store.uri} says that a commit of the key {named.key.value!r}, mode {header.mode!r}, to "
                 f"{header.table.identifier} (branch {header.table.branch!r}, connection {header.connections.table!r}) was begun "

@@ -12,7 +12,7 @@ from airflow_ckpt_provider.checkpoint.encoding import require_storable
 from airflow_ckpt_provider.exceptions import EmptyInputError, NotSupportedYetError
 from airflow_ckpt_provider.sources.protocol import IncrementalSource, ListableSource
 from airflow_ckpt_provider.tables.format import format_of
-from airflow_ckpt_provider.tables.marks import reading_of
+from airflow_ckpt_provider.tables.watermarks import consumer_of
 from airflow_ckpt_provider.write.looks import look_at
 
 if TYPE_CHECKING:
@@ -145,12 +145,12 @@ class SourcePlan:
         if replaced is not None:
             # The same increment again: what came after it belongs to later commits.
             return replaced
-        reading = reading_of(request.origin, source.reading)
-        mark = self._mark(reading)
-        plan = source.plan_since(request.options, mark)
-        return msgspec.structs.replace(plan, inputs=plan.inputs | {"reading": reading})
+        consumer = consumer_of(request.origin, source.followed)
+        watermark = self._mark(consumer)
+        plan = source.plan_since(request.options, watermark)
+        return msgspec.structs.replace(plan, inputs=plan.inputs | {"consumer": consumer})
 
-    def _mark(self, reading: str) -> JsonObject | None:
+    def _mark(self, consumer: str) -> JsonObject | None:
         """How far the task has read; None of a table that is to be created.
 
         :raises NotSupportedYetError: if the mode writes no increments.
@@ -161,7 +161,7 @@ class SourcePlan:
                 f"mode={mode!r} with a source of since='last_commit' is not supported for {table.identifier}: there is no table "
                 "yet in which it could be noted that the task has begun to read. Create it first and use mode='append'."
             )
-        return None if mode == "create" else look_at(table, None, lambda state: state.mark(reading))
+        return None if mode == "create" else look_at(table, None, lambda state: state.watermark(consumer))
 
     def _samples(self, plan: Plan) -> Iterator[Iterable[pa.RecordBatch]]:
         request = self._request

@@ -136,7 +136,7 @@ def test_a_row_that_only_the_writers_own_library_sees_is_told_of_the_others(worl
     table = append(world, pa.Table.from_pylist(rows(0, 10), schema=schema))
     assert set(rows_by_each_reader(table)) == {"pyiceberg", "duckdb", "iceberg-rust"}
     (manifest,) = table.current_snapshot().manifests(table.io)
-    # Remembered by pyiceberg, gone for everybody else.
+    # RememberedCommit by pyiceberg, gone for everybody else.
     manifest.fetch_manifest_entry(table.io)
     table.scan().to_arrow()
     monkeypatch.setattr(table, "metadata_location", world.create_table("shop.other", SCHEMA, SPEC).metadata_location)

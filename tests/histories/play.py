@@ -430,7 +430,7 @@ class Play:
         if write.source != "since":
             one.rows = Counter(history.rows[one.pinned])
             return
-        reach = plan.inputs["mark"]
+        reach = plan.inputs["watermark"]
         one.mark = (reach["from"] and reach["from"]["snapshot_id"], reach["to"]["snapshot_id"])
         one.rows = Counter(history.appended(*one.mark))
 

@@ -408,7 +408,7 @@ def test_a_write_does_not_move_how_far_another_task_has_read(target, source):
     target.put_files(1, 2)
     other = target.stage(target.request("other")).checkpoint
     theirs = reading.checkpoint.plan().inputs
-    forge_plan(other, inputs=other.plan().inputs | {name: theirs[name] for name in ("reading", "mark")})
+    forge_plan(other, inputs=other.plan().inputs | {name: theirs[name] for name in ("consumer", "watermark")})
     refused(target, other, "it reads no increments")
     target.commit(reading)
     assert [row["id"] for row in target.read()] == [*range(5), *BEFORE]
@@ -418,7 +418,11 @@ def test_a_write_does_not_move_how_far_another_task_has_read(target, source):
 def test_an_increment_is_not_committed_without_its_mark(target, source, forged):
     checkpoint = target.stage(growing_request(target, source, "first")).checkpoint
     inputs = checkpoint.plan().inputs
-    changed = {"gone": {"mark": None, "reading": None}, "of another": {"reading": "0" * 16}, "no mark": {"mark": {"to": 7}}}[forged]
+    changed = {
+        "gone": {"watermark": None, "consumer": None},
+        "of another": {"consumer": "0" * 16},
+        "no mark": {"watermark": {"to": 7}},
+    }[forged]
     forge_plan(checkpoint, inputs=inputs | changed)
     refused(target, checkpoint, "does not say how far")
 
@@ -432,8 +436,8 @@ def test_an_increment_is_staged_with_all_that_was_appended(target, source):
     forge_plan(checkpoint, splits=plan.splits[:1])
     with pytest.raises(CorruptObjectError, match="leaves out"):
         target.stage(growing_request(target, source, "second"))
-    mark = plan.inputs["mark"]
-    forge_plan(checkpoint, splits=plan.splits, inputs=plan.inputs | {"mark": mark | {"to": mark["from"]}})
+    mark = plan.inputs["watermark"]
+    forge_plan(checkpoint, splits=plan.splits, inputs=plan.inputs | {"watermark": mark | {"to": mark["from"]}})
     with pytest.raises(CorruptObjectError, match="up to where it says"):
         target.stage(growing_request(target, source, "second"))
     forge_plan(checkpoint, splits=plan.splits, inputs=plan.inputs)

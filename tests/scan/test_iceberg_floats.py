@@ -20,8 +20,8 @@ from support.replacing import new_table
 from support.upserting import add_rows
 
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
-from airflow_ckpt_provider.tables.iceberg.removal import classify
-from airflow_ckpt_provider.tables.iceberg.where import RowFilter
+from airflow_ckpt_provider.tables.iceberg.manifest_rewrite import classify
+from airflow_ckpt_provider.tables.iceberg.row_filter import RowFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

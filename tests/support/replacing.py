@@ -23,7 +23,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSnapshotRefUpdate
 
-from airflow_ckpt_provider.tables.iceberg.removal import remove
+from airflow_ckpt_provider.tables.iceberg.manifest_rewrite import remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
-    from airflow_ckpt_provider.tables.iceberg.cover import Removal
-    from airflow_ckpt_provider.tables.iceberg.removal import Removed
+    from airflow_ckpt_provider.tables.iceberg.manifest_rewrite import Removed
+    from airflow_ckpt_provider.tables.iceberg.removals import Removal
 
 
 def new_table(

@@ -12,7 +12,7 @@ from pyiceberg.table.snapshots import Operation
 
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, ScanFile, scan_files
 from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest, to_manifest_file
-from airflow_ckpt_provider.tables.iceberg.upsert import gather, portions
+from airflow_ckpt_provider.tables.iceberg.upsert import key_batches, matched_rows
 from airflow_ckpt_provider.tables.iceberg.upsert.plan import plan_matches
 from airflow_ckpt_provider.tables.iceberg.upsert.writer import UpsertWriter
 from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter, WriterFacts
@@ -98,8 +98,8 @@ def upsert(
 
     :param stem: another one for each upsert of a table.
     """
-    gather.KEPT.clear()
-    portions.KEPT.clear()
+    matched_rows.KEPT.clear()
+    key_batches.KEPT.clear()
     writer = upsert_writer(table, keys, **options)
     schema_id = table.schema().schema_id
     snapshot = table.current_snapshot()

@@ -18,7 +18,7 @@ from support.foreign import added_by, delete_by_equality
 from support.replacing import delete_positions, new_table, without
 
 from airflow_ckpt_provider.tables.iceberg.conflicts import changes_since, deletes_upon, touching
-from airflow_ckpt_provider.tables.iceberg.cover import Everything, Matching, Partitions, Paths
+from airflow_ckpt_provider.tables.iceberg.removals import RemoveAll, RemoveFiles, RemovePartitions, RemoveWhere
 
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()))
 BY_KIND = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "kind"))
@@ -48,7 +48,7 @@ def table(tmp_path):
 def test_each_commit_since_the_base_is_a_change_with_its_files(table):
     base, old = head(table), paths(table)
     table.append(rows(20, 5, "c"))
-    without(table, Paths(frozenset([old["a"]])))
+    without(table, RemoveFiles(frozenset([old["a"]])))
     deletes = delete_positions(table, old["b"], [0])
     added, removed, deleted = changes_since(table, "main", base)
     assert [file.partition[0] for file in added.added()] == ["c"]
@@ -83,14 +83,14 @@ def test_a_base_without_snapshots_sees_all_history_or_tells_nothing(table):
 @pytest.mark.parametrize(
     ("removal", "kind", "touches"),
     [
-        (Everything(), "c", True),
-        (Partitions(0, frozenset([("a",)])), "a", True),
-        (Partitions(0, frozenset([("a",)])), "b", False),
-        (Partitions(9, frozenset([("a",)])), "b", True),  # another spec: it cannot be told
-        (Matching(EqualTo("kind", "a")), "a", True),
-        (Matching(EqualTo("kind", "a")), "b", False),
-        (Matching(GreaterThan("id", 100)), "a", False),
-        (Paths(frozenset(["x"])), "a", False),
+        (RemoveAll(), "c", True),
+        (RemovePartitions(0, frozenset([("a",)])), "a", True),
+        (RemovePartitions(0, frozenset([("a",)])), "b", False),
+        (RemovePartitions(9, frozenset([("a",)])), "b", True),  # another spec: it cannot be told
+        (RemoveWhere(EqualTo("kind", "a")), "a", True),
+        (RemoveWhere(EqualTo("kind", "a")), "b", False),
+        (RemoveWhere(GreaterThan("id", 100)), "a", False),
+        (RemoveFiles(frozenset(["x"])), "a", False),
     ],
 )
 def test_added_rows_touch_what_would_cover_them(table, removal, kind, touches):
@@ -105,19 +105,23 @@ def test_removed_and_deleted_rows_touch_what_covers_them(table, change):
     if change == "rows deleted":
         delete_positions(table, old["a"], [1])
     else:
-        without(table, Paths(frozenset([old["a"]])))
+        without(table, RemoveFiles(frozenset([old["a"]])))
     since = changes_since(table, "main", base)
     for kind in "ab":
-        for removal in (Paths(frozenset([old[kind]])), Partitions(0, frozenset([(kind,)])), Matching(EqualTo("kind", kind))):
+        for removal in (
+            RemoveFiles(frozenset([old[kind]])),
+            RemovePartitions(0, frozenset([(kind,)])),
+            RemoveWhere(EqualTo("kind", kind)),
+        ):
             assert (touching(since, removal) is not None) == (kind == "a"), removal
-    assert touching(since, Everything())
+    assert touching(since, RemoveAll())
 
 
 def test_a_delete_file_counts_for_a_filter_on_other_columns_than_it_is_about(table):
     base = head(table)
     delete_positions(table, paths(table)["a"], [1])
     # Its metrics are about paths and positions; nothing tells which ids it deletes.
-    assert touching(changes_since(table, "main", base), Matching(EqualTo("id", 1)))
+    assert touching(changes_since(table, "main", base), RemoveWhere(EqualTo("id", 1)))
 
 
 def test_compaction_touches_only_its_own_files(table):
@@ -125,9 +129,14 @@ def test_compaction_touches_only_its_own_files(table):
     compact(table)
     since = changes_since(table, "main", base)
     assert [change.operation for change in since] == ["replace"]
-    for removal in (Everything(), Partitions(0, frozenset([("a",)])), Matching(EqualTo("kind", "a")), Paths(frozenset([old["b"]]))):
+    for removal in (
+        RemoveAll(),
+        RemovePartitions(0, frozenset([("a",)])),
+        RemoveWhere(EqualTo("kind", "a")),
+        RemoveFiles(frozenset([old["b"]])),
+    ):
         assert touching(since, removal) is None
-    assert touching(since, Paths(frozenset([old["a"]])))
+    assert touching(since, RemoveFiles(frozenset([old["a"]])))
 
 
 def test_the_description_names_snapshot_operation_time_and_file(table):
@@ -136,7 +145,7 @@ def test_the_description_names_snapshot_operation_time_and_file(table):
     (change,) = changes_since(table, "main", base)
     (added,) = change.added()
     time = datetime.fromtimestamp(change.snapshot.timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    assert touching([change], Everything()) == f"snapshot {head(table)} (append, {time} UTC) added {added.file_path}"
+    assert touching([change], RemoveAll()) == f"snapshot {head(table)} (append, {time} UTC) added {added.file_path}"
 
 
 def compact(table) -> None:
@@ -147,7 +156,7 @@ def compact(table) -> None:
     copied.spec_id = file.spec_id
     with table.io.new_input(old).open() as source, table.io.new_output(copied.file_path).create() as target:
         target.write(source.read())
-    without(table, Paths(frozenset([old])), operation=Operation.REPLACE, added=[copied])
+    without(table, RemoveFiles(frozenset([old])), operation=Operation.REPLACE, added=[copied])
 
 
 def upon(table, *files) -> list[str]:
@@ -195,7 +204,7 @@ def test_deletes_without_bounds_apply_to_the_files_that_they_name(table):
 def test_deletes_that_were_applied_and_removed_apply_no_more(table):
     old = paths(table)
     delete_positions(table, old["a"], [1])
-    without(table, Partitions(0, frozenset([("a",)])))
+    without(table, RemovePartitions(0, frozenset([("a",)])))
     assert upon(table, *old.values()) == []
 
 

@@ -55,8 +55,8 @@ from support.replacing import commit_manifests, delete_positions, new_path, new_
 
 from airflow_ckpt_provider.exceptions import TableMovedError
 from airflow_ckpt_provider.scan.comparing import fitted
-from airflow_ckpt_provider.tables.iceberg.cover import Everything, Matching, Partitions, Paths, key_of
-from airflow_ckpt_provider.tables.iceberg.removal import classify, remove
+from airflow_ckpt_provider.tables.iceberg.manifest_rewrite import classify, remove
+from airflow_ckpt_provider.tables.iceberg.removals import RemoveAll, RemoveFiles, RemovePartitions, RemoveWhere, key_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,7 +108,7 @@ def lived_in(root: Path, spec: PartitionSpec) -> Table:
         table.append(rows(20 * number, 20))
     path = next(path for path, (_, _, live) in sorted(by_file(table).items()) if len(live) > 1)
     delete_positions(table, path, [0])
-    without(table, Paths(frozenset([max(by_file(table).keys() - {path})])))
+    without(table, RemoveFiles(frozenset([max(by_file(table).keys() - {path})])))
     with table.transaction() as transaction:
         transaction.remove_properties("commit.manifest-merge.enabled")
     table.append(rows(60, 20))
@@ -134,16 +134,18 @@ def removal_of(kind: str, table: Table) -> tuple[object, set[str]]:
     """A removal of about half of the table, and the paths that it has to take."""
     files = by_file(table)
     if kind == "everything":
-        return Everything(), set(files)
+        return RemoveAll(), set(files)
     if kind == "paths":
         taken = set(sorted(files)[::2])
-        return Paths(frozenset(taken)), taken
+        return RemoveFiles(frozenset(taken)), taken
     if kind == "partitions":
         spec_id = max(spec_id for spec_id, _, _ in files.values())
         keys = sorted({key for spec, key, _ in files.values() if spec == spec_id}, key=repr)[::2]
-        return Partitions(spec_id, frozenset(keys)), {p for p, (spec, key, _) in files.items() if spec == spec_id and key in keys}
+        return RemovePartitions(spec_id, frozenset(keys)), {
+            p for p, (spec, key, _) in files.items() if spec == spec_id and key in keys
+        }
     expression = And(LessThan("id", 40), NotNull("id"))
-    return Matching(expression), {path for path, (_, _, live) in files.items() if all(row["id"] < 40 for row in live)}
+    return RemoveWhere(expression), {path for path, (_, _, live) in files.items() if all(row["id"] < 40 for row in live)}
 
 
 KINDS = ["everything", "paths", "partitions", "matching"]
@@ -237,14 +239,14 @@ def test_partitions_of_one_spec_leave_files_of_another_alone(tmp_path):
         update.remove_field("kind")
     table.append(rows(10, 10))
     old = {(spec_id, key) for spec_id, key, _ in by_file(table).values() if spec_id == 0}
-    without(table, Partitions(0, frozenset(key for _, key in old)))
+    without(table, RemovePartitions(0, frozenset(key for _, key in old)))
     assert_same_everywhere(table, rows(10, 10))
 
 
 def test_a_partition_of_nan_and_one_of_null_are_found(tmp_path):
     table, manifests = synthetic(tmp_path, [[(Record(v), "ADDED") for v in (math.nan, None, 1.0, -0.0, math.inf)]])
     table = commit_synthetic(table, manifests)
-    removed = without(table, Partitions(0, frozenset([(math.nan,), (None,)])))
+    removed = without(table, RemovePartitions(0, frozenset([(math.nan,), (None,)])))
     assert removed.files == 2
     left = [entry.data_file.partition[0] for _, entry in entries(table, table.current_snapshot()) if entry.status == 0]
     assert left == [1.0, -0.0, math.inf]
@@ -256,7 +258,7 @@ def test_a_manifest_without_a_hit_stays_listed_as_it_is(tmp_path):
     table.append(rows(4, 4))
     first, second = [manifest.manifest_path for manifest in table.current_snapshot().manifests(table.io)]
     (path, *_) = [e.data_file.file_path for m, e in entries(table, table.current_snapshot()) if m.manifest_path == first]
-    without(table, Paths(frozenset([path])))
+    without(table, RemoveFiles(frozenset([path])))
     assert second in {manifest.manifest_path for manifest in table.current_snapshot().manifests(table.io)}
 
 
@@ -265,7 +267,7 @@ def test_a_path_that_is_not_live_any_more_is_refused_and_nothing_is_written(tmp_
     before = set((tmp_path / "warehouse").rglob("*"))
     live, *_ = by_file(table)
     with pytest.raises(TableMovedError, match=r"1 of 2 data files .* such as file:///gone\.parquet"):
-        without(table, Paths(frozenset([live, "file:///gone.parquet"])))
+        without(table, RemoveFiles(frozenset([live, "file:///gone.parquet"])))
     assert set((tmp_path / "warehouse").rglob("*")) == before
 
 
@@ -274,10 +276,10 @@ def test_files_that_were_removed_before_are_not_removed_again(tmp_path):
     table.append(rows(0, 5))
     table.append(rows(5, 5))
     first = min(by_file(table))
-    without(table, Paths(frozenset([first])))
+    without(table, RemoveFiles(frozenset([first])))
     with pytest.raises(TableMovedError):
-        without(table, Paths(frozenset([first])))
-    assert without(table, Everything()).files == 1
+        without(table, RemoveFiles(frozenset([first])))
+    assert without(table, RemoveAll()).files == 1
     assert not [entry for _, entry in entries(table, table.current_snapshot()) if entry.data_file.file_path == first]
 
 
@@ -288,7 +290,7 @@ def test_delete_files_go_with_their_partition_and_others_stay(tmp_path):
     delete_positions(table, where["k0",], [0, 1])
     delete_positions(table, where["k1",], [0])
     before = by_file(table)
-    removed = without(table, Partitions(0, frozenset([("k0",)])))
+    removed = without(table, RemovePartitions(0, frozenset([("k0",)])))
     assert (removed.position_delete_files, removed.position_deletes) == (1, 2)
     assert_same_everywhere(table, [row for _, key, live in before.values() if key != ("k0",) for row in live])
     assert table.current_snapshot().summary["total-position-deletes"] == "1"
@@ -321,7 +323,7 @@ def test_fields_that_pyiceberg_does_not_know_survive_a_rewrite(tmp_path):
     fastavro.writer(out, schema, records, codec="deflate", metadata={**meta, "engine": "other"})
     with open(where, "wb") as file:
         file.write(out.getvalue())
-    removed = remove(table.metadata, table.io, snapshot, [Paths(frozenset(["x"]))], 5, lambda: new_path(table, "m"))
+    removed = remove(table.metadata, table.io, snapshot, [RemoveFiles(frozenset(["x"]))], 5, lambda: new_path(table, "m"))
     (new,) = {m.manifest_path for m in removed.manifests} - {m.manifest_path for m in snapshot.manifests(table.io)}
     with open(new.removeprefix("file://"), "rb") as file:
         reader = fastavro.reader(file)
@@ -337,7 +339,7 @@ def test_memory_does_not_grow_with_the_entries_of_a_manifest(tmp_path):
     table = commit_synthetic(table, manifests)
     snapshot = table.current_snapshot()
     tracemalloc.start()
-    removed = remove(table.metadata, table.io, snapshot, [Everything()], 5, lambda: new_path(table, "m"))
+    removed = remove(table.metadata, table.io, snapshot, [RemoveAll()], 5, lambda: new_path(table, "m"))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert removed.files == 6000
@@ -409,7 +411,7 @@ def test_any_mix_of_removals_takes_what_it_says(tmp_path_factory, manifests, key
     wanted = {key_of([key]) for key in keys}
     taken = {path for path, value in live.items() if path in paths or key_of([value]) in wanted}
 
-    removed = without(table, Paths(paths), Partitions(0, frozenset((key,) for key in keys)))
+    removed = without(table, RemoveFiles(paths), RemovePartitions(0, frozenset((key,) for key in keys)))
 
     found = entries(table, table.current_snapshot())
     left = live_values(table)
@@ -507,12 +509,12 @@ def test_partial_files_are_found_and_left(tmp_path):
     table.append(rows(0, 10))
     table.append(rows(10, 10))
     partial = [file.record_count for file in classify(table, table.current_snapshot().snapshot_id, LessThan("id", 15)).partial]
-    assert (without(table, Matching(LessThan("id", 15))).files, partial) == (1, [10])
+    assert (without(table, RemoveWhere(LessThan("id", 15))).files, partial) == (1, [10])
     assert_same_everywhere(table, rows(10, 10))
 
 
 def test_the_first_snapshot_of_a_table_removes_nothing(tmp_path):
     table = new_table(tmp_path, SCHEMA)
-    removed = remove(table.metadata, table.io, None, [Everything()], 5, lambda: new_path(table, "m"))
+    removed = remove(table.metadata, table.io, None, [RemoveAll()], 5, lambda: new_path(table, "m"))
     assert removed.manifests == []
     assert removed.facts == {}

@@ -20,15 +20,15 @@ import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 from airflow_ckpt_provider.scan.iceberg import scan_files
 from airflow_ckpt_provider.tables import fit as chunks
-from airflow_ckpt_provider.tables.iceberg.upsert import gather, matching, merge, portions
-from airflow_ckpt_provider.tables.keys import portions as generic
+from airflow_ckpt_provider.tables.iceberg.upsert import matched_rows, matching, merge, key_batches
+from airflow_ckpt_provider.tables.keys import key_batches as generic
 sys.path.insert(0, sys.argv[1])
 from support.upserting import upsert_writer
 from tables.test_iceberg_upsert_memory import batch
 
-chunks.CHUNK_BYTES = gather.HELD_BYTES = gather.KEPT_BYTES = merge._BYTES = 2 << 20
+chunks.CHUNK_BYTES = matched_rows.HELD_BYTES = matched_rows.KEPT_BYTES = merge._BYTES = 2 << 20
 generic.PORTION_BYTES = 4 << 20
-portions.KEPT.limit, matching._ROWS = 8 << 20, 1 << 15
+key_batches.KEPT.limit, matching._ROWS = 8 << 20, 1 << 15
 root, source_rows, each, buckets = sys.argv[2], int(sys.argv[3]), 10_000, int(sys.argv[4])
 table = load_catalog("tests", type="sql", uri=f"sqlite:///{root}/catalog.db", warehouse=f"file://{root}/warehouse")
 table = table.load_table("shop.orders")

@@ -47,8 +47,8 @@ from support.upserting import add_rows, rows_of, upsert
 from airflow_ckpt_provider.exceptions import DuplicateKeyError
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
-from airflow_ckpt_provider.tables.iceberg.upsert import gather, merge
-from airflow_ckpt_provider.tables.keys import portions
+from airflow_ckpt_provider.tables.iceberg.upsert import matched_rows, merge
+from airflow_ckpt_provider.tables.keys import key_batches
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -238,8 +238,12 @@ def expected(case: Case, live: list[dict[str, Any]]) -> tuple[list[Any], dict[st
 def test_an_upsert_does_what_a_dictionary_does(tmp_path_factory, case, tight):
     with contextlib.ExitStack() as stack:
         if tight:
-            # As with millions of rows: keys portion by portion, rows spilled, and few at a time.
-            for module, name, value in ((portions, "PORTION_BYTES", 64), (gather, "HELD_BYTES", 16), (merge, "_BYTES", 64)):
+            # As with millions of rows: keys batch by batch, rows spilled, and few at a time.
+            for module, name, value in (
+                (key_batches, "PORTION_BYTES", 64),
+                (matched_rows, "HELD_BYTES", 16),
+                (merge, "_BYTES", 64),
+            ):
                 stack.enter_context(mock.patch.object(module, name, value))
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=tmp_path_factory.getbasetemp())))
         table, live = build(root, case)

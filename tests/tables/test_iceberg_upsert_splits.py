@@ -16,11 +16,11 @@ from support.upserting import add_rows, live_files, rows_of, upsert, upsert_writ
 
 from airflow_ckpt_provider.exceptions import DuplicateKeyError, InvalidInputError, NullInRequiredColumnError, SchemaMismatchError
 from airflow_ckpt_provider.scan.iceberg import IcebergScan
-from airflow_ckpt_provider.tables.iceberg.upsert import gather, merge
+from airflow_ckpt_provider.tables.iceberg.upsert import matched_rows, merge
 from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
 from airflow_ckpt_provider.tables.iceberg.upsert.plan import plan_matches
-from airflow_ckpt_provider.tables.keys import portions
-from airflow_ckpt_provider.tables.keys.portions import buckets_for
+from airflow_ckpt_provider.tables.keys import key_batches
+from airflow_ckpt_provider.tables.keys.key_batches import buckets_for
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()),
@@ -188,10 +188,10 @@ def test_an_example_is_shown_as_a_person_writes_it(tmp_path, kind, arrow, value,
 
 
 def test_a_source_in_which_most_keys_are_null_is_refused_before_it_fills_the_memory(table, monkeypatch):
-    monkeypatch.setattr(portions, "PORTION_BYTES", 1000)
+    monkeypatch.setattr(key_batches, "PORTION_BYTES", 1000)
     loaded = []
-    joined = portions._joined
-    monkeypatch.setattr(portions, "_joined", lambda parts, columns: loaded.append(len(parts)) or joined(parts, columns))
+    joined = key_batches._joined
+    monkeypatch.setattr(key_batches, "_joined", lambda parts, columns: loaded.append(len(parts)) or joined(parts, columns))
     splits = [[rows([None] * 20)] for _ in range(100)]
     with pytest.raises(DuplicateKeyError):
         upsert(table, ["id"], splits)
@@ -300,8 +300,8 @@ def test_a_renamed_and_an_added_column_and_a_wider_key(tmp_path):
 
 @pytest.mark.parametrize("buckets", [1, 3])
 def test_keys_in_many_portions_and_rows_that_were_spilled_give_the_same(table, monkeypatch, buckets):
-    monkeypatch.setattr(portions, "PORTION_BYTES", 2000)
-    monkeypatch.setattr(gather, "HELD_BYTES", 300)
+    monkeypatch.setattr(key_batches, "PORTION_BYTES", 2000)
+    monkeypatch.setattr(matched_rows, "HELD_BYTES", 300)
     monkeypatch.setattr(merge, "_BYTES", 300)
     splits = [[rows([n for n in range(0, 800, 2) if n % 7 == split], split + 1.0)] for split in range(7)]
     done = upsert(table, ["id", "name"], splits, buckets=buckets)

@@ -25,7 +25,7 @@ from support.foreign import added_by
 from support.replacing import delete_positions, new_table, without
 
 from airflow_ckpt_provider.tables.iceberg.conflicts import changes_since, deletes_upon, touching
-from airflow_ckpt_provider.tables.iceberg.cover import Everything, Matching, Partitions, Paths
+from airflow_ckpt_provider.tables.iceberg.removals import RemoveAll, RemoveFiles, RemovePartitions, RemoveWhere
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -80,7 +80,7 @@ def test_rows_that_were_deleted_before_another_commit_are_found_here_and_not_by_
     # It asks for deletes as young as the head of the branch: those of the commits before it count as older than the file.
     validate._validate_no_new_deletes_for_data_files(table, table.current_snapshot(), None, {file}, base)
     paths = frozenset([file.file_path])
-    assert touching(changes_since(table, "main", base.snapshot_id), Paths(paths))
+    assert touching(changes_since(table, "main", base.snapshot_id), RemoveFiles(paths))
     assert list(deletes_upon(table, table.current_snapshot(), paths)) == [deletes]
 
 
@@ -92,7 +92,7 @@ def test_rows_added_under_another_partition_spec_are_found_here_and_not_by_pyice
     head = table.current_snapshot()
     assert list(validate._added_data_files(table, head, None, None, base))
     assert not list(validate._added_data_files(table, head, None, {0: {Record("a")}}, base))
-    assert touching(changes_since(table, "main", base.snapshot_id), Partitions(0, frozenset([("a",)])))
+    assert touching(changes_since(table, "main", base.snapshot_id), RemovePartitions(0, frozenset([("a",)])))
 
 
 def test_rows_added_to_the_partition_of_nan_are_found_here_and_not_by_pyiceberg(tmp_path):
@@ -105,7 +105,7 @@ def test_rows_added_to_the_partition_of_nan_are_found_here_and_not_by_pyiceberg(
     head = table.current_snapshot()
     assert list(validate._added_data_files(table, head, None, None, base))
     assert not list(validate._added_data_files(table, head, None, {0: {Record(math.nan)}}, base))
-    assert touching(changes_since(table, "main", base.snapshot_id), Partitions(0, frozenset([(math.nan,)])))
+    assert touching(changes_since(table, "main", base.snapshot_id), RemovePartitions(0, frozenset([(math.nan,)])))
 
 
 def test_history_that_expired_is_unknown_here_and_nothing_happened_to_pyiceberg(table):
@@ -125,11 +125,11 @@ def test_compaction_changes_no_row_here_and_is_a_conflict_to_pyiceberg(table):
     base = table.current_snapshot()
     old = file_of(table, "a")
     copy = added_file("file:///compacted.parquet", old.partition)
-    without(table, Paths(frozenset([old.file_path])), operation=Operation.REPLACE, added=[copy])
+    without(table, RemoveFiles(frozenset([old.file_path])), operation=Operation.REPLACE, added=[copy])
     with pytest.raises(ValidationException, match="Deleted data files were found"):
         validate._validate_deleted_data_files(table, table.current_snapshot(), OF_A, base)
     changes = changes_since(table, "main", base.snapshot_id)
-    assert touching(changes, Matching(OF_A)) is touching(changes, Everything()) is None
+    assert touching(changes, RemoveWhere(OF_A)) is touching(changes, RemoveAll()) is None
 
 
 def test_rows_deleted_from_another_partition_are_no_conflict_here_and_one_to_pyiceberg(table):
@@ -137,4 +137,4 @@ def test_rows_deleted_from_another_partition_are_no_conflict_here_and_one_to_pyi
     delete_positions(table, file_of(table, "b").file_path, [0])
     with pytest.raises(ValidationException, match="Found new conflicting delete files"):
         validate._validate_no_new_delete_files(table, table.current_snapshot(), OF_A, None, base)
-    assert touching(changes_since(table, "main", base.snapshot_id), Matching(OF_A)) is None
+    assert touching(changes_since(table, "main", base.snapshot_id), RemoveWhere(OF_A)) is None

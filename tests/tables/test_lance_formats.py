@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from airflow_ckpt_provider.checkpoint.documents import TableBinding
-from airflow_ckpt_provider.scan.lance_moves import Piece
 from airflow_ckpt_provider.scan.lance_rows import Rows
+from airflow_ckpt_provider.scan.row_lineage import MovedRows
 from airflow_ckpt_provider.sources.lance import LanceSplit
 from airflow_ckpt_provider.tables.lance.columns.writer import Join
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragment, StagedFragments
-from airflow_ckpt_provider.tables.lance.marks import Begun
-from airflow_ckpt_provider.tables.lance.upsert.sidecar import Sidecar
-from airflow_ckpt_provider.tables.lance.upsert.source import Source
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import DatasetSidecar
+from airflow_ckpt_provider.tables.lance.upsert.source import StagedSource
+from airflow_ckpt_provider.tables.lance.watermarks import Begun
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -43,18 +43,18 @@ STORED = {
         fragments=(StagedFragment("ckpt-a-g1-s000000-b.0-00000.lance", 3, 512),), fields=(0, 2), storage_version="2.2"
     ),
     "lance_split.json": LanceSplit(7, "2026-01-01T12:30:15.250000+00:00", (0, 4)),
-    "lance_source.json": Source(("ckpt-a-g1-s000000-b.0-00000.lance",), 3, 24, (512,)),
-    "lance_sidecar.json": Sidecar(name="_checkpoints/ckpt-a-g1-smatch0-b.0-matched.arrow", bytes=512, sources=(0, 2)),
+    "lance_source.json": StagedSource(("ckpt-a-g1-s000000-b.0-00000.lance",), 3, 24, (512,)),
+    "lance_sidecar.json": DatasetSidecar(name="_checkpoints/ckpt-a-g1-smatch0-b.0-matched.arrow", bytes=512, sources=(0, 2)),
     "lance_rows.json": Rows(7, "2026-01-01T12:30:15.250000+00:00", 4, 65536, 131072, "ab" * 8),
     "lance_join.json": Join("ab" * 8, 131072, (("ckpt-a-g1-srows_0-b.0-00000.lance", 512),)),
     "lance_join_moved.json": Join("ab" * 8, 8, (("ckpt-a-g1-srows_0-b.0-00000.lance", 512),), (((0, 5, 0), (7, 10, 5)),)),
     "lance_binding.json": BINDING,
-    "lance_piece.json": Piece("rows_000000_00000000_abab", 10, 20),
+    "lance_piece.json": MovedRows("rows_000000_00000000_abab", 10, 20),
     "lance_begun.json": Begun("ab" * 16, 7),
 }
 
 #: What is stored as msgspec has it.
-PLAIN = TableBinding | Piece | Begun
+PLAIN = TableBinding | MovedRows | Begun
 
 
 def as_json(stored):

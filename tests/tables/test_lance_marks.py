@@ -13,8 +13,8 @@ from support.growing import grow, growing_table, request, run
 from support.lance_world import FOREIGN, LanceWorld, expected
 
 from airflow_ckpt_provider.exceptions import CorruptObjectError, HistoryExpiredError
-from airflow_ckpt_provider.tables.lance.marks import BEGUN_PREFIX
-from airflow_ckpt_provider.tables.marks import MARK_PREFIX
+from airflow_ckpt_provider.tables.lance.watermarks import BEGUN_PREFIX
+from airflow_ckpt_provider.tables.watermarks import WATERMARK_PREFIX
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def world(tmp_path, source):
 
 
 def marks(world):
-    return {name: text for name, text in (world.dataset.schema_metadata or {}).items() if name.startswith(MARK_PREFIX)}
+    return {name: text for name, text in (world.dataset.schema_metadata or {}).items() if name.startswith(WATERMARK_PREFIX)}
 
 
 def own(world):
@@ -46,7 +46,7 @@ def test_the_mark_comes_with_the_rows_in_one_version_and_its_note_once_before(wo
     before = world.dataset.version
     run(world, source, "first")
     assert world.dataset.version == before + 2
-    assert not any(name.startswith(MARK_PREFIX) for name in world.dataset.checkout_version(before + 1).schema_metadata or {})
+    assert not any(name.startswith(WATERMARK_PREFIX) for name in world.dataset.checkout_version(before + 1).schema_metadata or {})
     assert len(marks(world)) == 1
     (noted,) = (name for name in world.dataset.metadata if name.startswith(BEGUN_PREFIX))
     grow(source, range(2, 4))

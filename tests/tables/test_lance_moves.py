@@ -14,7 +14,7 @@ from support.lance_world import LanceWorld
 from support.world import rows
 
 from airflow_ckpt_provider.exceptions import TableMovedError
-from airflow_ckpt_provider.scan.lance_moves import Piece, dealt, kept
+from airflow_ckpt_provider.scan.row_lineage import MovedRows, dealt, kept
 from airflow_ckpt_provider.write import groups
 
 ROWS = 60
@@ -24,7 +24,7 @@ ROWS = 60
 
 PIECES = st.lists(
     st.builds(
-        lambda split, start, rows: Piece(split, start, start + rows),
+        lambda split, start, rows: MovedRows(split, start, start + rows),
         st.sampled_from(["", "a", "b"]),
         st.integers(0, 9),
         st.integers(1, 5),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.lance_upserting import SCHEMA, Place, people
 
 from airflow_ckpt_provider.exceptions import DuplicateKeyError, InvalidInputError, TableMovedError
-from airflow_ckpt_provider.tables.keys import portions
+from airflow_ckpt_provider.tables.keys import key_batches
 from airflow_ckpt_provider.tables.lance.upsert.source import KEPT
 
 
@@ -259,7 +259,7 @@ def test_upserts_do_what_a_dictionary_does(tmp_path_factory, seed, upserts):
         files.append(people(fresh, "seed"))
     place.begin(*files)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(portions, "PORTION_BYTES", 100)
+        patch.setattr(key_batches, "PORTION_BYTES", 100)
         for number, splits in enumerate(upserts):
             seen, source = set(), []
             for ids in splits:

@@ -12,7 +12,7 @@ from support.lance_upserting import SCHEMA, Place, people
 
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 from airflow_ckpt_provider.exceptions import DuplicateKeyError, InvalidInputError, StagedFileMissingError, TableMovedError
-from airflow_ckpt_provider.tables.keys import portions
+from airflow_ckpt_provider.tables.keys import key_batches
 from airflow_ckpt_provider.tables.lance import scan, writer
 from airflow_ckpt_provider.tables.lance.table import LanceTarget
 from airflow_ckpt_provider.tables.lance.upsert import sidecar
@@ -339,7 +339,7 @@ def condition(key):
     many=st.booleans(),
 )
 def test_upserts_do_what_a_dictionary_does(tmp_path_factory, seed, upserts, many):
-    """Over several files and fragments, and deletes in between; source files of a few rows, keys in many portions."""
+    """Over several files and fragments, and deletes in between; source files of a few rows, keys in many key_batches."""
     KEPT.clear()
     place = Place(tmp_path_factory.mktemp("model"))
     expected, files = {}, []
@@ -349,7 +349,7 @@ def test_upserts_do_what_a_dictionary_does(tmp_path_factory, seed, upserts, many
         files.append(pairs(fresh, "seed"))
     place.begin(*files, rows_per_file=3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(portions, "PORTION_BYTES", 100)
+        patch.setattr(key_batches, "PORTION_BYTES", 100)
         patch.setattr(writer, "FILE_ROWS", 3)
         patch.setattr(scan, "_RANGE_ROWS", 2)
         patch.setattr(sidecar, "_NAMED", 0 if many else 16)

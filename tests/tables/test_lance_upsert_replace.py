@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.lance_upserting import Place, people
 
 from airflow_ckpt_provider.exceptions import StagedFileMissingError, TableMovedError
-from airflow_ckpt_provider.tables.keys import portions
+from airflow_ckpt_provider.tables.keys import key_batches
 from airflow_ckpt_provider.tables.lance.upsert.source import KEPT
 
 
@@ -142,7 +142,7 @@ def test_replacements_do_what_a_dictionary_does_that_knows_what_was_inserted(tmp
     place.begin(people(seed, "seed"))
     expected, inserted = dict.fromkeys(seed, "seed"), set()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(portions, "PORTION_BYTES", 100)
+        patch.setattr(key_batches, "PORTION_BYTES", 100)
         for number, splits in enumerate(generations):
             seen, source = set(), []
             for ids in splits:

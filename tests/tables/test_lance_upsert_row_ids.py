@@ -18,7 +18,7 @@ from support.lance_upserting import Place, people
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
 from airflow_ckpt_provider.exceptions import RowCountError, StagedFileMissingError, TableMovedError
-from airflow_ckpt_provider.tables.keys import portions
+from airflow_ckpt_provider.tables.keys import key_batches
 from airflow_ckpt_provider.tables.lance import scan, updating, writer
 from airflow_ckpt_provider.tables.lance.deletions import write_deletions
 from airflow_ckpt_provider.tables.lance.files import DatasetFiles
@@ -669,7 +669,7 @@ def test_upserts_do_what_a_dictionary_does_whose_rows_have_identities(tmp_path_f
     KEPT.clear()
     model = Model(Place(tmp_path_factory.mktemp("model")), seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(portions, "PORTION_BYTES", 100)
+        patch.setattr(key_batches, "PORTION_BYTES", 100)
         patch.setattr(writer, "FILE_ROWS", 3)
         patch.setattr(scan, "_RANGE_ROWS", 2)
         patch.setattr(filtering, "_BACK", 1)

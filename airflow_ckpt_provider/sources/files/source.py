@@ -33,7 +33,7 @@ _NAMED = 10
 Filter = list[tuple[str, str, Any]] | list[list[tuple[str, str, Any]]]
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True):
+class FileSlice(msgspec.Struct, frozen=True, array_like=True):
     """A file, or some of its units: from ``first`` up to, not including, ``last``; None for the whole file."""
 
     file: PinnedFile
@@ -111,21 +111,21 @@ class Files:
             ),
         )
 
-    def _pieces(self, inputs: InputFiles, file: PinnedFile) -> Iterator[tuple[Piece, int]]:
+    def _pieces(self, inputs: InputFiles, file: PinnedFile) -> Iterator[tuple[FileSlice, int]]:
         """The file whole if it fits into a split, else cut at units into pieces that do."""
         if file.size <= self.max_split_bytes:
-            yield Piece(file), file.size
+            yield FileSlice(file), file.size
             return
         with _naming(inputs, file, self.format):
             units = FORMATS[self.format].units(OpenFile(inputs.objects(), file))
         first = size = 0
         for number, unit_bytes in enumerate(units):
             if number > first and size + unit_bytes > self.max_split_bytes:
-                yield Piece(file, first, number), size
+                yield FileSlice(file, first, number), size
                 first, size = number, 0
             size += unit_bytes
         if first < len(units):
-            yield Piece(file, first, len(units)), size
+            yield FileSlice(file, first, len(units)), size
 
     def verify(self, splits: Sequence[Split], options: Mapping[str, str]) -> None:
         """Check that the files of these splits are as they were when they were listed."""
@@ -249,9 +249,9 @@ def _naming(inputs: InputFiles, file: PinnedFile, format_name: str) -> Iterator[
         ) from error
 
 
-def pieces_of(split: Split) -> list[Piece]:
+def pieces_of(split: Split) -> list[FileSlice]:
     """What a split of a ``Files`` plan reads."""
-    return part_of(split.read.get("pieces"), list[Piece])
+    return part_of(split.read.get("pieces"), list[FileSlice])
 
 
 def _filter_columns(rows: Filter | None) -> list[str]:

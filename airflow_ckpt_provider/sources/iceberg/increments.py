@@ -1,8 +1,8 @@
-"""What was appended to a branch since a mark: the data files that append snapshots in between have added.
+"""What was appended to a branch since a watermark: the data files that append snapshots in between have added.
 
-A **mark** is the table's UUID and a snapshot: the high-water mark that the last commit of a task carries. Whatever lies between
-it and the head is either an append, which is read, or a rewrite that changes no row, which is skipped. Anything else, and any gap,
-is an error: reading on would lose rows or have them twice.
+A **watermark** is the table's UUID and a snapshot: the high-water mark that the last commit of a task carries. Whatever lies
+between it and the head is either an append, which is read, or a rewrite that changes no row, which is skipped. Anything else, and
+any gap, is an error: reading on would lose rows or have them twice.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _ANEW = (
 )
 
 
-def mark_of(table: Table, snapshot_id: int | None) -> JsonObject:
-    """The mark of a reading that went up to this snapshot."""
+def watermark_of(table: Table, snapshot_id: int | None) -> JsonObject:
+    """The watermark of a reading that went up to this snapshot."""
     return {"table_uuid": str(table.metadata.table_uuid), "snapshot_id": snapshot_id}
 
 
@@ -67,15 +67,15 @@ def only_rewritten(table: Table, head: int | None, since: object) -> bool:
     return True
 
 
-def require_same_table(table: Table, mark: JsonObject) -> None:
-    """Refuse a mark of another table.
+def require_same_table(table: Table, watermark: JsonObject) -> None:
+    """Refuse a watermark of another table.
 
     :raises InputChangedError: if the table was dropped and created anew.
     """
-    if mark["table_uuid"] != str(table.metadata.table_uuid):
+    if watermark["table_uuid"] != str(table.metadata.table_uuid):
         raise InputChangedError(
-            f"The table {'.'.join(table.name())} was dropped and created anew since the last commit: it was {mark['table_uuid']} "
-            f"and is {table.metadata.table_uuid}. What was appended since cannot be told. {_ANEW}"
+            f"The table {'.'.join(table.name())} was dropped and created anew since the last commit: it was "
+            f"{watermark['table_uuid']} and is {table.metadata.table_uuid}. What was appended since cannot be told. {_ANEW}"
         )
 
 
@@ -102,12 +102,12 @@ def _lineage(table: Table, since: int, head: int | None) -> Iterator[Snapshot]:
     """Snapshots from ``head`` back to, not including, ``since``."""
     name = ".".join(table.name())
     snapshots = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
-    mark = snapshots.get(since)
+    watermark = snapshots.get(since)
     at = head
-    # The snapshot of the mark may be expired, as long as its child still names it as its parent.
+    # The snapshot of the watermark may be expired, as long as its child still names it as its parent.
     while at != since:
         snapshot = None if at is None else snapshots.get(at)
-        if mark is not None and (head is None or (snapshot is not None and _is_older(snapshot, mark))):
+        if watermark is not None and (head is None or (snapshot is not None and _is_older(snapshot, watermark))):
             raise InputChangedError(
                 f"Snapshot {since} of {name}, up to which the last commit has read, is not in the lineage of {head} any more: the "
                 f"branch was rolled back or replaced. Rows that were read may not be in the table any more. {_ANEW}"
@@ -122,9 +122,9 @@ def _lineage(table: Table, since: int, head: int | None) -> Iterator[Snapshot]:
         at = snapshot.parent_snapshot_id
 
 
-def _is_older(snapshot: Snapshot, mark: Snapshot) -> bool:
-    """Whether it was made before the mark, or beside it; version 1 tables number nothing."""
-    return bool(snapshot.sequence_number and mark.sequence_number and snapshot.sequence_number <= mark.sequence_number)
+def _is_older(snapshot: Snapshot, watermark: Snapshot) -> bool:
+    """Whether it was made before the watermark, or beside it; version 1 tables number nothing."""
+    return bool(snapshot.sequence_number and watermark.sequence_number and snapshot.sequence_number <= watermark.sequence_number)
 
 
 def _own_manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.exceptions import CorruptObjectError, InputChangedErr
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
 from airflow_ckpt_provider.scan.places import folders_of, is_below
 from airflow_ckpt_provider.scan.sizes import file_sizes
-from airflow_ckpt_provider.sources.iceberg.increments import appended_files, mark_of, only_rewritten, require_same_table
+from airflow_ckpt_provider.sources.iceberg.increments import appended_files, only_rewritten, require_same_table, watermark_of
 from airflow_ckpt_provider.sources.iceberg.pinning import Pin, open_table, parse_filter, parse_time, pin
 from airflow_ckpt_provider.sources.iceberg.reader import IcebergReader, IcebergSplit
 from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack, require_each_once, strange_plan
@@ -105,7 +105,7 @@ class IcebergTable:
         return f"IcebergTable({', '.join([repr(self.name), *facts])})"
 
     @property
-    def reading(self) -> str:
+    def followed(self) -> str:
         """What an incremental reading follows: a branch of a table."""
         return f"{self.name}@{self.branch or 'main'}"
 
@@ -116,7 +116,7 @@ class IcebergTable:
             value = getattr(self, name)
             if value is not None:
                 facts[name] = str(value) if name == "as_of" else value
-        return facts | ({"follows": self.reading} if self.incremental else {})
+        return facts | ({"follows": self.followed} if self.incremental else {})
 
     # -- planning -------------------------------------------------------------------------------------------------------
 
@@ -126,29 +126,29 @@ class IcebergTable:
         :raises InvalidInputError: for a snapshot, column or filter that cannot be, before Spark starts.
         """
         if self.incremental:
-            raise InvalidInputError(f"{self!r} is planned from the mark of the last commit: see plan_since.")
+            raise InvalidInputError(f"{self!r} is planned from the watermark of the last commit: see plan_since.")
         table, chosen, row_filter = self._open(options)
         return self._plan(table, chosen, scan_files(table, chosen.snapshot_id, row_filter, chosen.schema_id))
 
-    def plan_since(self, options: Mapping[str, str], mark: JsonObject | None) -> Plan:
-        """Pin the head of the branch and cut the files that were appended since ``mark`` into splits.
+    def plan_since(self, options: Mapping[str, str], watermark: JsonObject | None) -> Plan:
+        """Pin the head of the branch and cut the files that were appended since ``watermark`` into splits.
 
-        :param mark: ``inputs["mark"]["to"]`` of the plan of the last commit; None if there is none, to read everything.
-        :returns: a plan whose ``inputs["mark"]`` says from where to where it reads; without splits if nothing was appended.
+        :param watermark: ``inputs["watermark"]["to"]`` of the plan of the last commit; None if there is none, to read everything.
+        :returns: a plan whose ``inputs["watermark"]`` says from where to where it reads; without splits if nothing was appended.
         :raises InputChangedError: if what was appended cannot be told.
         """
         table, chosen, row_filter = self._open(options)
-        if mark is not None:
-            require_same_table(table, mark)
-        begin = None if mark is None else mark["snapshot_id"]
+        if watermark is not None:
+            require_same_table(table, watermark)
+        begin = None if watermark is None else watermark["snapshot_id"]
         files = (
             appended_files(table, begin, chosen, row_filter)
             if isinstance(begin, int)
             else scan_files(table, chosen.snapshot_id, row_filter, chosen.schema_id)
         )
         plan = self._plan(table, chosen, files)
-        reach: JsonObject = {"from": mark, "to": mark_of(table, chosen.snapshot_id)}
-        return msgspec.structs.replace(plan, inputs=plan.inputs | {"mark": reach})
+        reach: JsonObject = {"from": watermark, "to": watermark_of(table, chosen.snapshot_id)}
+        return msgspec.structs.replace(plan, inputs=plan.inputs | {"watermark": reach})
 
     def _open(self, options: Mapping[str, str]) -> tuple[Table, Pin, BooleanExpression | None]:
         """The table, what is read of it, and the filter: all of them checked."""
@@ -255,10 +255,10 @@ class IcebergTable:
             return None
         if not self.incremental:
             return {scanned.file.path for scanned in scan_files(table, snapshot_id)}
-        mark: Any = plan.inputs.get("mark")
-        if not isinstance(mark, dict) or mark.get("to") != mark_of(table, snapshot_id):
+        watermark: Any = plan.inputs.get("watermark")
+        if not isinstance(watermark, dict) or watermark.get("to") != watermark_of(table, snapshot_id):
             raise strange_plan(f"does not read {self.name} up to where it says")
-        begin = (mark.get("from") or {}).get("snapshot_id")
+        begin = (watermark.get("from") or {}).get("snapshot_id")
         try:
             chosen = Pin(snapshot_id, part_of(schema_id, int))
             found = appended_files(table, begin, chosen, None) if isinstance(begin, int) else scan_files(table, snapshot_id)

@@ -25,17 +25,17 @@ from airflow_ckpt_provider.tables.iceberg.clock import timestamp_after
 from airflow_ckpt_provider.tables.iceberg.creation import birth
 from airflow_ckpt_provider.tables.iceberg.history import (
     PROPERTY_PREFIX,
-    Remembered,
+    RememberedCommit,
     begin_memory,
     lineage_of,
     memory_of,
     snapshot_id_of,
 )
 from airflow_ckpt_provider.tables.iceberg.manifest import to_manifest_file
-from airflow_ckpt_provider.tables.iceberg.marks import remembering
+from airflow_ckpt_provider.tables.iceberg.manifest_rewrite import remove
 from airflow_ckpt_provider.tables.iceberg.names import avro_codec
-from airflow_ckpt_provider.tables.iceberg.removal import remove
 from airflow_ckpt_provider.tables.iceberg.search import head_of, time_of
+from airflow_ckpt_provider.tables.iceberg.watermarks import remembering
 from airflow_ckpt_provider.tables.state import Landed
 from airflow_ckpt_provider.tables.summary import keys_of, summary_of
 
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
     from airflow_ckpt_provider.checkpoint.documents import Group
-    from airflow_ckpt_provider.tables.iceberg.cover import Removal
     from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest
+    from airflow_ckpt_provider.tables.iceberg.removals import Removal
 
 
 class SnapshotChange(NamedTuple):
@@ -136,7 +136,9 @@ class NewSnapshot(NamedTuple):
         metadata, snapshot = self.table.metadata, self._snapshot()
         memory = memory_of(metadata, self.group.stream) or begin_memory(lineage_of(metadata, self.branch))
         sequence_number = snapshot.sequence_number or 0
-        memory = memory.adding(Remembered(self.group.id, self.snapshot_id, snapshot.timestamp_ms, sequence_number, self.identity))
+        memory = memory.adding(
+            RememberedCommit(self.group.id, self.snapshot_id, snapshot.timestamp_ms, sequence_number, self.identity)
+        )
         properties = {PROPERTY_PREFIX + self.group.stream: msgspec.json.encode(memory).decode()}
         properties |= remembering(self.marks, sequence_number)
         updates: tuple[TableUpdate, ...] = (

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_ckpt_provider.scan.deletes import rows_deleted_of
 from airflow_ckpt_provider.scan.iceberg import DeleteFile
-from airflow_ckpt_provider.tables.iceberg.cover import Everything, Matching, Partitions, Paths, key_of
 from airflow_ckpt_provider.tables.iceberg.history import MAIN, lineage_of
 from airflow_ckpt_provider.tables.iceberg.manifest import ADDED, DELETED, data_file, entries_of, live_entries
+from airflow_ckpt_provider.tables.iceberg.removals import RemoveAll, RemoveFiles, RemovePartitions, RemoveWhere, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
-    from airflow_ckpt_provider.tables.iceberg.cover import Key, Removal
+    from airflow_ckpt_provider.tables.iceberg.removals import Key, Removal
 
 #: Id of the column of a position delete file that names the data file of a deleted row (Iceberg spec, "Reserved Field IDs").
 FILE_PATH_ID = 2147483546
@@ -41,7 +41,7 @@ FILE_PATH_ID = 2147483546
 _BY_VALUE = 2
 
 
-class Change(NamedTuple):
+class ForeignChange(NamedTuple):
     """One snapshot of a table. Its files are read from its manifests when they are asked for."""
 
     table: Table
@@ -83,7 +83,7 @@ class Change(NamedTuple):
         return f"snapshot {self.snapshot.snapshot_id} ({self.operation}, {time:%Y-%m-%d %H:%M:%S} UTC)"
 
 
-def changes_since(table: Table, branch: str, base_snapshot_id: int | None) -> list[Change] | None:
+def changes_since(table: Table, branch: str, base_snapshot_id: int | None) -> list[ForeignChange] | None:
     """The snapshots of a branch after ``base_snapshot_id``, the oldest first.
 
     :param branch: one that does not exist begins where the main branch is.
@@ -91,17 +91,17 @@ def changes_since(table: Table, branch: str, base_snapshot_id: int | None) -> li
     :returns: None if the base is no ancestor of the branch any more, expired or rolled back: what happened cannot be told.
     """
     lineage = lineage_of(table.metadata, branch if branch in table.metadata.refs else MAIN)
-    found: list[Change] = []
+    found: list[ForeignChange] = []
     for snapshot_id, snapshot in lineage.snapshots.items():
         if snapshot_id == base_snapshot_id:
             return found[::-1]
-        found.append(Change(table, snapshot))
+        found.append(ForeignChange(table, snapshot))
     # Without a base, all that ever happened has to be there to be seen.
     complete = base_snapshot_id is None and (not found or lineage.reaches == 0)
     return found[::-1] if complete else None
 
 
-def touching(changes: Sequence[Change], removal: Removal) -> str | None:
+def touching(changes: Sequence[ForeignChange], removal: Removal) -> str | None:
     """The first change of what ``removal`` takes, as a line to read; None if there is none.
 
     Rows that were added to it, removed from it or deleted in it are changes; rows moved to other files are none, unless the
@@ -113,7 +113,7 @@ def touching(changes: Sequence[Change], removal: Removal) -> str | None:
         kinds: list[tuple[str, Callable[[], Iterator[DataFile]]]] = [("removed", change.removed)]
         if not moved_only:
             kinds += [("added", change.added), ("deleted rows by", change.added_deletes), ("undid", change.removed_deletes)]
-        elif not isinstance(removal, Paths):
+        elif not isinstance(removal, RemoveFiles):
             continue
         for verb, files in kinds:
             for file in files():
@@ -122,22 +122,22 @@ def touching(changes: Sequence[Change], removal: Removal) -> str | None:
     return None
 
 
-def _asks(change: Change, removal: Removal) -> Callable[[str, DataFile], bool]:
+def _asks(change: ForeignChange, removal: Removal) -> Callable[[str, DataFile], bool]:
     """Whether what a change did (a verb) to a file touches the removal."""
     match removal:
-        case Everything():
+        case RemoveAll():
             return lambda _, __: True
-        case Partitions(spec_id, keys):
+        case RemovePartitions(spec_id, keys):
             wanted = {key_of(key) for key in keys}
             # Files of another spec lie in partitions that cannot be compared with these.
             return lambda _, file: file.spec_id != spec_id or key_of(file.partition._data) in wanted  # noqa: SLF001
-        case Paths(paths):
+        case RemoveFiles(paths):
             ordered = sorted(path.encode() for path in paths)
             return lambda verb, file: _touches_paths(verb, file, paths, ordered)
-        case Matching(expression):
-            from airflow_ckpt_provider.tables.iceberg.matching import Matcher
+        case RemoveWhere(expression):
+            from airflow_ckpt_provider.tables.iceberg.matching import MetricsEvaluator
 
-            matcher = Matcher(change.table.metadata, expression)
+            matcher = MetricsEvaluator(change.table.metadata, expression)
             return lambda _, file: matcher.possible(file, file.spec_id, metrics=not file.content)
 
 

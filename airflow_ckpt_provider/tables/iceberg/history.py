@@ -51,7 +51,7 @@ def snapshot_id_of(group_id: str) -> int:
     return int.from_bytes(hashlib.sha256(group_id.encode()).digest()[:8], "big") & 0x7FFF_FFFF_FFFF_FFFF or 1
 
 
-class Remembered(msgspec.Struct, frozen=True, array_like=True):
+class RememberedCommit(msgspec.Struct, frozen=True, array_like=True):
     """One commit in the property.
 
     :param timestamp_ms: time in milliseconds since 1970.
@@ -72,13 +72,13 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     since: int
-    commits: tuple[Remembered, ...]
+    commits: tuple[RememberedCommit, ...]
 
-    def find(self, group_id: str) -> Remembered | None:
+    def find(self, group_id: str) -> RememberedCommit | None:
         """The commit of this group, if it is remembered."""
         return next((commit for commit in self.commits if commit.group == group_id), None)
 
-    def adding(self, commit: Remembered) -> Memory:
+    def adding(self, commit: RememberedCommit) -> Memory:
         """This memory with one more commit, and the oldest forgotten if it is full."""
         commits = (*self.commits, commit)
         kept = 0
@@ -109,7 +109,7 @@ def memory_of(metadata: TableMetadata, stream: str) -> Memory | None:
         ) from error
 
 
-def recall(metadata: TableMetadata, group_id: str) -> Remembered | None:
+def recall(metadata: TableMetadata, group_id: str) -> RememberedCommit | None:
     """The commit of this group if any stream remembers it: a task may have been renamed, or many tasks share one commit.
 
     :raises CorruptObjectError: if somebody edited a property.
@@ -124,7 +124,7 @@ def _memories(metadata: TableMetadata) -> Iterator[Memory]:
             yield memory
 
 
-def commits_of(metadata: TableMetadata, lineage: Lineage) -> Iterator[Remembered]:
+def commits_of(metadata: TableMetadata, lineage: Lineage) -> Iterator[RememberedCommit]:
     """Commits of checkpoints that a branch shows, and those that it may show in the part of its history that is expired.
 
     :raises CorruptObjectError: if somebody edited a property.
@@ -147,12 +147,12 @@ def begin_memory(lineage: Lineage) -> Memory:
     return memory
 
 
-def _shown(lineage: Lineage) -> Iterator[Remembered]:
+def _shown(lineage: Lineage) -> Iterator[RememberedCommit]:
     """The commits in a lineage, the newest first."""
     for snapshot in lineage.snapshots.values():
         if snapshot.summary and (group_id := snapshot.summary[GROUP]):
             identity = snapshot.summary[IDENTITY] or ""
-            yield Remembered(group_id, snapshot.snapshot_id, snapshot.timestamp_ms, snapshot.sequence_number or 0, identity)
+            yield RememberedCommit(group_id, snapshot.snapshot_id, snapshot.timestamp_ms, snapshot.sequence_number or 0, identity)
 
 
 class Lineage(NamedTuple):

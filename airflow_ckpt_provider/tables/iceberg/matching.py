@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 ANSWERS = 10_000
 
 
-class Matcher:
+class MetricsEvaluator:
     """An expression over the rows of a table, asked about the table's files.
 
     :param expression: over the table's current schema.
@@ -102,7 +102,7 @@ class Matcher:
 class _Whole(_StrictMetricsEvaluationVisitor):
     """Holds where all rows of one file match, by its metrics or by its partition, comparison by comparison."""
 
-    def __init__(self, matcher: Matcher, file: DataFile, spec_id: int) -> None:
+    def __init__(self, matcher: MetricsEvaluator, file: DataFile, spec_id: int) -> None:
         super().__init__(matcher.schema.as_struct(), file)
         self._matcher, self._partition, self._spec_id = matcher, file.partition, spec_id
 
@@ -133,7 +133,7 @@ class _Whole(_StrictMetricsEvaluationVisitor):
 class _Possible(_InclusiveMetricsEvaluationVisitor):
     """Holds where some row of one file may match, by its metrics and by its partition."""
 
-    def __init__(self, matcher: Matcher, file: DataFile, spec_id: int, *, metrics: bool) -> None:
+    def __init__(self, matcher: MetricsEvaluator, file: DataFile, spec_id: int, *, metrics: bool) -> None:
         super().__init__(file)
         self._matcher, self._partition, self._spec_id, self._metrics = matcher, file.partition, spec_id, metrics
 

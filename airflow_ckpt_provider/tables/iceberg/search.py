@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
     from airflow_ckpt_provider.checkpoint.documents import Group
-    from airflow_ckpt_provider.tables.iceberg.history import Remembered
+    from airflow_ckpt_provider.tables.iceberg.history import RememberedCommit
     from airflow_ckpt_provider.tables.summary import Trace
 
 
@@ -49,7 +49,7 @@ def find(table: Table, branch: str, group: Group, identity: str | None) -> Lande
         require_ours(identity, landed, f"snapshot {snapshot.snapshot_id}", keys, name)
         return Landed(snapshot.snapshot_id, time_of(snapshot.timestamp_ms), landed_now=False)
     remembered = recall(metadata, group.id)
-    # Remembered at a place in history that is there to be seen, and not there: rolled back, and its snapshot expired.
+    # RememberedCommit at a place in history that is there to be seen, and not there: rolled back, and its snapshot expired.
     gone = remembered is not None and remembered.sequence_number > lineage.reaches
     if gone or metadata.snapshot_by_id(snapshot_id) is not None:
         raise RolledBackError(
@@ -73,7 +73,7 @@ def find(table: Table, branch: str, group: Group, identity: str | None) -> Lande
     return None
 
 
-def _require_remains(table: Table, branch: str, group: Group, remembered: Remembered) -> None:
+def _require_remains(table: Table, branch: str, group: Group, remembered: RememberedCommit) -> None:
     """Refuse to say that a remembered commit is in the table, if neither its snapshot nor any file of it is there (I10)."""
     landed = {trace.key for trace in traces_in(remembered.identity)}
     # A member that was bound to another group has landed with that.

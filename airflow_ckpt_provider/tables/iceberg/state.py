@@ -10,18 +10,18 @@ from airflow_ckpt_provider.checkpoint.documents import Member
 from airflow_ckpt_provider.exceptions import RowCountError, TableMovedError
 from airflow_ckpt_provider.tables.fit import Columns
 from airflow_ckpt_provider.tables.iceberg.commit import NewSnapshot
+from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_unread
 from airflow_ckpt_provider.tables.iceberg.evolution import pinned_schema, require_evolved_safely, require_specs
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
-from airflow_ckpt_provider.tables.iceberg.guards import require_unread
 from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest
-from airflow_ckpt_provider.tables.iceberg.marks import mark_of
 from airflow_ckpt_provider.tables.iceberg.modes import mode_of
 from airflow_ckpt_provider.tables.iceberg.modes.base import not_replaceable
 from airflow_ckpt_provider.tables.iceberg.remains import remain
 from airflow_ckpt_provider.tables.iceberg.search import find, head_of, require_unknown
 from airflow_ckpt_provider.tables.iceberg.storage import IcebergStorage
-from airflow_ckpt_provider.tables.marks import marks_of, require_marks
+from airflow_ckpt_provider.tables.iceberg.watermarks import watermark_of
 from airflow_ckpt_provider.tables.summary import identity_of, key_trace
+from airflow_ckpt_provider.tables.watermarks import require_watermarks, watermarks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -76,9 +76,9 @@ class IcebergState:
         """The mode of a write, on this table; see ``TableState.mode``."""
         return mode_of(header.mode, header.parameters)(self.table, header.parameters)
 
-    def mark(self, reading: str) -> JsonObject | None:
-        """How far a task has read its source; see ``TableState.mark``."""
-        return mark_of(self.table.metadata, reading, self.branch)
+    def watermark(self, consumer: str) -> JsonObject | None:
+        """How far a task has read its source; see ``TableState.watermark``."""
+        return watermark_of(self.table.metadata, consumer, self.branch)
 
     @property
     def horizon(self) -> int:
@@ -106,7 +106,7 @@ class IcebergState:
         with _replacing(commit):
             require_specs(table, _manifests(commit))
             require_evolved_safely(table, commit.first.table)
-            require_marks(self.mark, commit.writes)
+            require_watermarks(self.watermark, commit.writes)
 
     def prepare(self, commit: GroupCommit) -> bool:
         """Nothing: all that a commit needs is in its snapshot."""
@@ -124,7 +124,9 @@ class IcebergState:
         with _replacing(commit):
             removals = self.mode(commit.first).removals(commit.writes)
             require_unread(self.table, commit.writes, removals)
-            new = NewSnapshot(self.table, commit.group, self.branch, commit.identity, manifests, removals, marks_of(commit.writes))
+            new = NewSnapshot(
+                self.table, commit.group, self.branch, commit.identity, manifests, removals, watermarks_of(commit.writes)
+            )
             return new.written(self.catalog)
 
 

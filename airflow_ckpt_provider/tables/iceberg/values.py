@@ -23,7 +23,7 @@ _MARK = "\ue000{}\ue001"
 _MARKED = re.compile("\ue000(.*)\ue001")
 
 
-def with_marks(text: str, values: Mapping[str, object]) -> str:
+def with_watermarks(text: str, values: Mapping[str, object]) -> str:
     """The text of a filter, with a mark as text for each parameter.
 
     :raises InvalidInputError: if a parameter has no value, or a value no parameter.

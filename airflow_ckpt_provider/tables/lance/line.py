@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.scan.lance import name_of, transaction_of
 from airflow_ckpt_provider.tables.lance.deletions import deletions_of
-from airflow_ckpt_provider.tables.marks import MARK_PREFIX
 from airflow_ckpt_provider.tables.summary import GENERATION, GROUP
+from airflow_ckpt_provider.tables.watermarks import WATERMARK_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -214,4 +214,4 @@ def _columns(version: LanceDataset) -> list[tuple[str, int]]:
 
 
 def _marks(version: LanceDataset) -> dict[str, str]:
-    return {name: text for name, text in version.schema_metadata.items() if name.startswith(MARK_PREFIX)}
+    return {name: text for name, text in version.schema_metadata.items() if name.startswith(WATERMARK_PREFIX)}

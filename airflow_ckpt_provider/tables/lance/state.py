@@ -14,14 +14,14 @@ from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import Search, find
 from airflow_ckpt_provider.tables.lance.keys import require_unknown, require_unseen
 from airflow_ckpt_provider.tables.lance.looks import goes_stale
-from airflow_ckpt_provider.tables.lance.marks import mark_of, note, with_marks
 from airflow_ckpt_provider.tables.lance.modes import mode_of
 from airflow_ckpt_provider.tables.lance.operations import carrying
 from airflow_ckpt_provider.tables.lance.orphans import referenced
 from airflow_ckpt_provider.tables.lance.schema import created_as
 from airflow_ckpt_provider.tables.lance.storage import LanceStorage
-from airflow_ckpt_provider.tables.marks import marks_of, require_marks
+from airflow_ckpt_provider.tables.lance.watermarks import note, watermark_of, with_watermarks
 from airflow_ckpt_provider.tables.summary import identity_of, key_trace, trace_of
+from airflow_ckpt_provider.tables.watermarks import require_watermarks, watermarks_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,9 +84,9 @@ class LanceState:
         return mode_of(header.mode, header.parameters)(self.named, self.dataset, header.parameters)
 
     @goes_stale
-    def mark(self, reading: str) -> JsonObject | None:
-        """How far a task has read its source; see ``TableState.mark``."""
-        return None if self.dataset is None else mark_of(self.dataset, reading)
+    def watermark(self, consumer: str) -> JsonObject | None:
+        """How far a task has read its source; see ``TableState.watermark``."""
+        return None if self.dataset is None else watermark_of(self.dataset, consumer)
 
     @goes_stale
     def find(self, group: Group, headers: Sequence[Header] = ()) -> Landed | None:
@@ -120,7 +120,7 @@ class LanceState:
         if self.mode(commit.first).pins_columns:
             for header in commit.headers:
                 self.named.require_columns(self.dataset, header.table)
-        require_marks(self.mark, commit.writes)
+        require_watermarks(self.watermark, commit.writes)
 
     def prepare(self, commit: GroupCommit) -> bool:
         """Note a task that reads increments for the first time; see ``TableState.prepare``."""
@@ -135,8 +135,8 @@ class LanceState:
         if rows != held:
             raise RowCountError(f"{rows} rows are sealed for {self.named.identifier}, but the staged fragments hold {held} (I2).")
         operation = self.mode(first).swap(commit.writes, staged)
-        if dataset is not None and marks_of(commit.writes):
-            operation = carrying(dataset, operation, with_marks(dataset, commit.writes))
+        if dataset is not None and watermarks_of(commit.writes):
+            operation = carrying(dataset, operation, with_watermarks(dataset, commit.writes))
         return VersionChange(
             self.named.files,
             dataset,

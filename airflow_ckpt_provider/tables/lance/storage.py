@@ -14,7 +14,7 @@ from airflow_ckpt_provider.tables.lance.modes import mode_of
 from airflow_ckpt_provider.tables.lance.own import require_own_files, require_own_records
 from airflow_ckpt_provider.tables.lance.scan import FileScan
 from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS, ROW_IDS_SUFFIX
-from airflow_ckpt_provider.tables.lance.upsert.sidecar import SIDECAR, Sidecar
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import SIDECAR, DatasetSidecar
 from airflow_ckpt_provider.tables.staged_files import gone_of
 from airflow_ckpt_provider.tables.storage import DataFile
 
@@ -43,7 +43,7 @@ class LanceStorage:
 
     def named_in(self, record: Staged) -> list[StagedFile]:
         """Data and deletion files, the sidecar and the file with row ids; see ``StagedStorage.named_in``."""
-        beside = [Sidecar.from_json(own) for name, own in (record.scratch or {}).items() if name in {SIDECAR, ROW_IDS}]
+        beside = [DatasetSidecar.from_json(own) for name, own in (record.scratch or {}).items() if name in {SIDECAR, ROW_IDS}]
         return [*record.files, *(StagedFile(f"{self.named.files.uri}/{one.name}", one.bytes) for one in beside)]
 
     def needed_to_commit(self, write: SealedWrite) -> list[StagedFile]:

@@ -9,7 +9,6 @@ from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import part_of
 from airflow_ckpt_provider.exceptions import BindingMismatchError, InvalidInputError, NotSupportedYetError, RowCountError
 from airflow_ckpt_provider.tables.fit import Columns
-from airflow_ckpt_provider.tables.marks import moves_mark
 from airflow_ckpt_provider.tables.mode import Mode
 from airflow_ckpt_provider.tables.own import OwnFiles
 from airflow_ckpt_provider.tables.staged.folder import DATA, RowsCommit
@@ -18,6 +17,7 @@ from airflow_ckpt_provider.tables.staged_files import gone_of
 from airflow_ckpt_provider.tables.state import Landed
 from airflow_ckpt_provider.tables.storage import DataFile
 from airflow_ckpt_provider.tables.summary import identity_of, key_trace, keys_of, not_ours, require_ours, traces_in
+from airflow_ckpt_provider.tables.watermarks import moves_watermark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +57,7 @@ class Append(Mode):
     @classmethod
     def changes_nothing(cls, writes: Sequence[SealedWrite]) -> bool:
         """Whether there is no row."""
-        return not any(write.seal.rows for write in writes) and not moves_mark(writes)
+        return not any(write.seal.rows for write in writes) and not moves_watermark(writes)
 
 
 MODES: dict[str, type[Append]] = {"append": Append}
@@ -107,12 +107,12 @@ class RowsState:
         """The mode of a write."""
         return mode_of(header.mode, header.parameters)(self.folder, self.facts, header.parameters)
 
-    def mark(self, reading: str) -> JsonObject | None:
+    def watermark(self, consumer: str) -> JsonObject | None:
         """Refuse: commits that have no order cannot say how far a source was read.
 
         :raises NotSupportedYetError: always.
         """
-        del reading
+        del consumer
         raise NotSupportedYetError(f"A source of since='last_commit' cannot be written into {self.folder.uri}, a folder of rows.")
 
     def find(self, group: Group, headers: Sequence[Header] = ()) -> Landed | None:

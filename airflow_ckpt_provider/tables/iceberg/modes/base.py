@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import SchemaMismatchError, TableMovedError
-from airflow_ckpt_provider.tables.iceberg.cover import Paths
+from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_there, require_whole
 from airflow_ckpt_provider.tables.iceberg.evolution import pinned_schema
-from airflow_ckpt_provider.tables.iceberg.guards import require_there, require_whole
+from airflow_ckpt_provider.tables.iceberg.removals import RemoveFiles
 from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter, WriterFacts
-from airflow_ckpt_provider.tables.marks import moves_mark
 from airflow_ckpt_provider.tables.mode import Mode
+from airflow_ckpt_provider.tables.watermarks import moves_watermark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
-    from airflow_ckpt_provider.tables.iceberg.cover import Removal
+    from airflow_ckpt_provider.tables.iceberg.removals import Removal
     from airflow_ckpt_provider.tables.writer import Writer
 
 
@@ -102,12 +102,12 @@ class IcebergMode(Mode):
             return []
         if not self.matches_rows:
             require_whole(self.table, writes[0].header, replaced)
-        return [Paths(replaced)]
+        return [RemoveFiles(replaced)]
 
     @classmethod
     def changes_nothing(cls, writes: Sequence[SealedWrite]) -> bool:
-        """Whether these add and remove nothing. A table is created even if it has no rows, and a mark is carried on."""
-        if writes[0].header.table.creation is not None or cls.removes_rows or moves_mark(writes):
+        """Whether these add and remove nothing. A table is created even if it has no rows, and a watermark is carried on."""
+        if writes[0].header.table.creation is not None or cls.removes_rows or moves_watermark(writes):
             return False
         return not any(one.seal.rows or one.replaced_files or any(record.replaces for record in one.staged) for one in writes)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.tables.iceberg.cover import Everything
 from airflow_ckpt_provider.tables.iceberg.modes.base import IcebergMode, replaces_all
 from airflow_ckpt_provider.tables.iceberg.modes.overwrite_where import OverwriteParameters, OverwriteWhere
+from airflow_ckpt_provider.tables.iceberg.removals import RemoveAll
 from airflow_ckpt_provider.tables.mode import Grouping
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
-    from airflow_ckpt_provider.tables.iceberg.cover import Removal
+    from airflow_ckpt_provider.tables.iceberg.removals import Removal
 
 
 class Overwrite(IcebergMode):
@@ -30,5 +30,5 @@ class Overwrite(IcebergMode):
         return OverwriteWhere if "overwrite_filter" in parameters else cls
 
     def removals(self, writes: Sequence[SealedWrite]) -> list[Removal]:
-        """Everything: also what others added while the rows were staged."""
-        return super().removals(writes) if replaces_all(writes) else [Everything()]
+        """RemoveAll: also what others added while the rows were staged."""
+        return super().removals(writes) if replaces_all(writes) else [RemoveAll()]

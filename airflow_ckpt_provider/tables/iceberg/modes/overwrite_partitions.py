@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.exceptions import InvalidInputError
-from airflow_ckpt_provider.tables.iceberg.cover import Partitions, key_of
-from airflow_ckpt_provider.tables.iceberg.guards import require_one_spec
+from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_one_spec
 from airflow_ckpt_provider.tables.iceberg.manifest import FACTS, Entries, StagedManifest
 from airflow_ckpt_provider.tables.iceberg.modes.base import IcebergMode, replaces_all
+from airflow_ckpt_provider.tables.iceberg.removals import RemovePartitions, key_of
 from airflow_ckpt_provider.tables.mode import Grouping
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
-    from airflow_ckpt_provider.tables.iceberg.cover import Key, Removal
+    from airflow_ckpt_provider.tables.iceberg.removals import Key, Removal
 
 
 class OverwritePartitions(IcebergMode):
@@ -44,5 +44,5 @@ class OverwritePartitions(IcebergMode):
                 staged.setdefault(manifest.spec_id, set()).update(key_of(entries.partition(entry.file)) for entry in entries)
         for write in writes:
             require_one_spec(self.table, write.header)
-        partitions: list[Removal] = [Partitions(spec_id, frozenset(keys)) for spec_id, keys in staged.items()]
+        partitions: list[Removal] = [RemovePartitions(spec_id, frozenset(keys)) for spec_id, keys in staged.items()]
         return [*super().removals(writes), *partitions]

@@ -9,12 +9,12 @@ from msgspec import Meta
 from airflow_ckpt_provider.checkpoint.anew import as_named
 from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
-from airflow_ckpt_provider.tables.iceberg.cover import Matching, Paths
-from airflow_ckpt_provider.tables.iceberg.guards import require_same_files, require_same_schema
+from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_same_files, require_same_schema
+from airflow_ckpt_provider.tables.iceberg.manifest_rewrite import classify
 from airflow_ckpt_provider.tables.iceberg.modes.base import IcebergMode, replaces_all
 from airflow_ckpt_provider.tables.iceberg.modes.splits import head_id, table_split, with_table_splits
-from airflow_ckpt_provider.tables.iceberg.removal import classify
-from airflow_ckpt_provider.tables.iceberg.where import KeepingWriter, RowFilter
+from airflow_ckpt_provider.tables.iceberg.removals import RemoveFiles, RemoveWhere
+from airflow_ckpt_provider.tables.iceberg.row_filter import KeepingWriter, RowFilter
 from airflow_ckpt_provider.tables.mode import Grouping
 from airflow_ckpt_provider.tables.parameters import ModeParameters
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Plan, Split
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
-    from airflow_ckpt_provider.tables.iceberg.cover import Removal
+    from airflow_ckpt_provider.tables.iceberg.removals import Removal
     from airflow_ckpt_provider.tables.writer import Writer
 
 
@@ -81,8 +81,8 @@ class OverwriteWhere(IcebergMode):
             require_same_files(as_named(boundary, write.plan), _table_splits(write.plan), write.header)
         rewritten = frozenset(path for write in writes for record in write.staged for path in record.replaces)
         expression = self._filter.expression()
-        found: list[Removal] = [Matching(expression)]
-        return [*found, Paths(rewritten)] if rewritten else found
+        found: list[Removal] = [RemoveWhere(expression)]
+        return [*found, RemoveFiles(rewritten)] if rewritten else found
 
     @property
     def _filter(self) -> RowFilter:

@@ -16,16 +16,16 @@ from airflow_ckpt_provider.checkpoint.anew import as_named, first_id, read_anew,
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Split, StagedFile, part_of
 from airflow_ckpt_provider.scan.iceberg import ScanFile
-from airflow_ckpt_provider.tables.iceberg.cover import Paths
-from airflow_ckpt_provider.tables.iceberg.guards import require_same_files, require_same_schema
+from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_same_files, require_same_schema
 from airflow_ckpt_provider.tables.iceberg.modes.base import IcebergMode
 from airflow_ckpt_provider.tables.iceberg.modes.splits import head_id, table_split
+from airflow_ckpt_provider.tables.iceberg.removals import RemoveFiles
 from airflow_ckpt_provider.tables.iceberg.upsert.facts import require_as_written
 from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
 from airflow_ckpt_provider.tables.iceberg.upsert.plan import plan_matches
 from airflow_ckpt_provider.tables.iceberg.upsert.writer import UpsertWriter
+from airflow_ckpt_provider.tables.keys.key_batches import buckets_for
 from airflow_ckpt_provider.tables.keys.parameters import UpsertParameters
-from airflow_ckpt_provider.tables.keys.portions import buckets_for
 from airflow_ckpt_provider.tables.mode import Grouping
 from airflow_ckpt_provider.tables.staged_files import reading_staged
 from airflow_ckpt_provider.tables.writer import Written
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan, Staged
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
-    from airflow_ckpt_provider.tables.iceberg.cover import Removal
+    from airflow_ckpt_provider.tables.iceberg.removals import Removal
     from airflow_ckpt_provider.tables.writer import Writer
 
 #: Tasks of the table's own splits.
@@ -69,7 +69,7 @@ class Upsert(IcebergMode):
         """
         table, header, plan = self.table, write.header, write.plan
         require_same_schema(table, header)
-        staged_ids, reads = write.staged_ids(), write.reads
+        staged_ids, reads = write.staged_ids(), write.source_splits
         if any(split.id not in staged_ids for split in reads):
             return plan
         head = head_id(table, header.table.branch)
@@ -92,7 +92,7 @@ class Upsert(IcebergMode):
     def staged_anew(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which these are staged once more, without what was computed from them."""
         plan, number = write.plan, len(write.plans) + 1
-        reading = write.reading
+        reading = write.source_plan
         if any(split.id in lost for split in reading.splits):
             return read_anew(reading, plan, lost, number, without=("sources",))
         again = staged_anew(plan, lost, number)
@@ -136,7 +136,7 @@ class Upsert(IcebergMode):
             wanted = as_named(self._matches(write, head, sources), write.plan)
             require_same_files(wanted, _phase(write.plan, MATCH), write.header)
         rewritten = frozenset(path for record in write.staged for path in record.replaces)
-        return [*super().removals(writes), *([Paths(rewritten)] if rewritten else [])]
+        return [*super().removals(writes), *([RemoveFiles(rewritten)] if rewritten else [])]
 
     def _buckets(self, write: StagedWrite) -> int:
         """Buckets of keys: the same in every round, because the first plan is."""

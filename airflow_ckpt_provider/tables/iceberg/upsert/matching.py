@@ -6,9 +6,9 @@ import tempfile
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from airflow_ckpt_provider.tables.iceberg.upsert.bounds import Bounds, meeting
-from airflow_ckpt_provider.tables.iceberg.upsert.gather import KEPT as KEPT_ROWS
-from airflow_ckpt_provider.tables.iceberg.upsert.portions import kept as kept_keys
-from airflow_ckpt_provider.tables.iceberg.upsert.portions import portions
+from airflow_ckpt_provider.tables.iceberg.upsert.key_batches import kept as kept_keys
+from airflow_ckpt_provider.tables.iceberg.upsert.key_batches import key_batches
+from airflow_ckpt_provider.tables.iceberg.upsert.matched_rows import KEPT as KEPT_ROWS
 from airflow_ckpt_provider.tables.keys.values import canonical, hashes
 
 if TYPE_CHECKING:
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.io import FileIO
 
-    from airflow_ckpt_provider.tables.iceberg.upsert.gather import Gathered
     from airflow_ckpt_provider.tables.iceberg.upsert.keys import KeyColumn
+    from airflow_ckpt_provider.tables.iceberg.upsert.matched_rows import MatchedRows
     from airflow_ckpt_provider.tables.iceberg.upsert.scratch import Scratch
     from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import SidecarWriter
     from airflow_ckpt_provider.tables.keys.index import Positions
-    from airflow_ckpt_provider.tables.keys.portions import Keys, Portion
+    from airflow_ckpt_provider.tables.keys.key_batches import KeyBatch, Keys
 
 #: Rows of a target file whose keys are searched at once.
 _ROWS = 1 << 20
@@ -74,7 +74,7 @@ class Found(NamedTuple):
     live_rows: int
 
 
-class Matcher:
+class FileMatcher:
     """Matches one target file with the source.
 
     :param batches: reads the key columns of the file from its start.
@@ -89,19 +89,19 @@ class Matcher:
         self._sources = sources
         self._keys = keys
 
-    def match(self, sidecar: SidecarWriter | None, matches: Matches | None, gathered: Gathered | None) -> Found:
+    def match(self, sidecar: SidecarWriter | None, matches: Matches | None, gathered: MatchedRows | None) -> Found:
         """Find all rows in common.
 
         :param sidecar: takes the addresses of the source rows.
         :param matches: takes, for each target row, the number of its row in ``gathered``, counted from 1.
         :param gathered: takes the source rows.
         """
-        if len(portions(self._sources)) > 1:
+        if len(key_batches(self._sources)) > 1:
             self._narrow()
         rows = live = 0
-        for portion in portions(self._sources):
-            keys = kept_keys(self._io, self._sources, self._keys, portion)
-            hit, rows_here, live = self._search(keys, portion, matches)
+        for key_batch in key_batches(self._sources):
+            keys = kept_keys(self._io, self._sources, self._keys, key_batch)
+            hit, rows_here, live = self._search(keys, key_batch, matches)
             rows += rows_here
             if rows_here:
                 if matches is not None and gathered is not None:
@@ -127,10 +127,10 @@ class Matcher:
             return
         near = meeting(self._keys, held, [source.bounds for source in self._sources])
         sources = [source for source, is_near in zip(self._sources, near, strict=True) if is_near]
-        if len(portions(sources)) < len(portions(self._sources)):
+        if len(key_batches(sources)) < len(key_batches(self._sources)):
             self._sources = sources
 
-    def _search(self, keys: Keys, portion: Portion, matches: Matches | None) -> tuple[Positions, int, int]:
+    def _search(self, keys: Keys, key_batch: KeyBatch, matches: Matches | None) -> tuple[Positions, int, int]:
         """Positions of the keys that the target file has; how many of its rows have one, and how many there are.
 
         A row's number is minus the position of its key, counted from 1, until ``_number`` gives the final one.
@@ -146,7 +146,7 @@ class Matcher:
             columns = [canonical(table.column(key.name)) for key in self._keys]
             hashed = hashes(columns)
             found = np.full(table.num_rows, -1, dtype=np.int64)
-            own = np.flatnonzero(portion.holds(hashed, buckets))
+            own = np.flatnonzero(key_batch.holds(hashed, buckets))
             if len(own) == table.num_rows:
                 found = keys.known.find(columns, hashed)
             elif len(own):
@@ -163,7 +163,7 @@ class Matcher:
             live += table.num_rows
         return np.flatnonzero(hit), found_rows, live
 
-    def _collect(self, keys: Keys, hit: Positions, sidecar: SidecarWriter | None, gathered: Gathered | None) -> None:
+    def _collect(self, keys: Keys, hit: Positions, sidecar: SidecarWriter | None, gathered: MatchedRows | None) -> None:
         import numpy as np
 
         sources, rows = keys.source[hit], keys.row[hit]
@@ -178,7 +178,7 @@ class Matcher:
 
 
 def _number(hit: Positions, before: int, live: int, matches: Matches) -> None:
-    """Give rows of this portion the numbers that their source rows will have once they are gathered after ``before`` others."""
+    """Number the rows of this batch of keys as their source rows will be, gathered after ``before`` others."""
     import numpy as np
 
     for start in range(0, live, _ROWS):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.tables.iceberg.upsert.gather import Gathered
+    from airflow_ckpt_provider.tables.iceberg.upsert.matched_rows import MatchedRows
     from airflow_ckpt_provider.tables.iceberg.upsert.matching import Matches
     from airflow_ckpt_provider.tables.keys.index import Positions
 
@@ -34,7 +34,7 @@ class Merge:
     """
 
     def __init__(
-        self, batches: Callable[[], Iterable[pa.RecordBatch]], matches: Matches, gathered: Gathered, schema: pa.Schema
+        self, batches: Callable[[], Iterable[pa.RecordBatch]], matches: Matches, gathered: MatchedRows, schema: pa.Schema
     ) -> None:
         self._batches = batches
         self._matches = matches

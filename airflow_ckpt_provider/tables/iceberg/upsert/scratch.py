@@ -16,7 +16,7 @@ from airflow_ckpt_provider.tables.iceberg.rolling import dictionary_columns
 from airflow_ckpt_provider.tables.iceberg.upsert.bounds import Bounds, KeyBounds  # noqa: TC001 - msgspec reads the types of members
 from airflow_ckpt_provider.tables.iceberg.upsert.facts import FACTS, facts_of
 from airflow_ckpt_provider.tables.iceberg.writer import delete_files
-from airflow_ckpt_provider.tables.keys.portions import bucket_of
+from airflow_ckpt_provider.tables.keys.key_batches import bucket_of
 from airflow_ckpt_provider.tables.keys.values import canonical, hashes
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ _SOURCES = b"sources"
 _NAMED = 16
 
 
-class Sidecar(Part, frozen=True, kw_only=True):
+class MatchSidecar(Part, frozen=True, kw_only=True):
     """One sidecar.
 
     :param rows: matched source rows.
@@ -43,7 +43,7 @@ class Sidecar(Part, frozen=True, kw_only=True):
         return msgspec.to_builtins(self)  # type: ignore[no-any-return]
 
     @classmethod
-    def from_json(cls, value: JsonObject) -> Sidecar:
+    def from_json(cls, value: JsonObject) -> MatchSidecar:
         """As read from a staged record."""
         return part_of(value, cls)
 
@@ -75,18 +75,18 @@ class SidecarWriter(contextlib.ExitStack):
         self._sources.append(source)
         self._rows += len(rows)
 
-    def finish(self) -> Sidecar | None:
+    def finish(self) -> MatchSidecar | None:
         """Close the file."""
         if self._writer is None:
             return None
         named = sorted(set(self._sources))
-        found = Sidecar(path=self._path, bytes=0, rows=self._rows, sources=tuple(named) if len(named) <= _NAMED else ())
+        found = MatchSidecar(path=self._path, bytes=0, rows=self._rows, sources=tuple(named) if len(named) <= _NAMED else ())
         self._writer.add_key_value_metadata({_SOURCES: msgspec.json.encode(self._sources), FACTS: facts_of(found.to_json())})
         self.close()
         return msgspec.structs.replace(found, bytes=len(self._io.new_input(self._path)))
 
 
-def mark_matched(io: FileIO, sidecar: Sidecar, source: str, matched: Any) -> None:  # noqa: ANN401 - a numpy array of booleans
+def mark_matched(io: FileIO, sidecar: MatchSidecar, source: str, matched: Any) -> None:  # noqa: ANN401 - a numpy array of booleans
     """Set ``matched`` at the rows of this scratch file that the sidecar names."""
     import pyarrow.parquet as pq
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.exceptions import RowCountError
 from airflow_ckpt_provider.scan.sizes import file_sizes
-from airflow_ckpt_provider.tables.iceberg.upsert.gather import Gathered
+from airflow_ckpt_provider.tables.iceberg.upsert.key_batches import key_batches, load, refuse_duplicates
 from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
-from airflow_ckpt_provider.tables.iceberg.upsert.matching import Matcher, Matches
+from airflow_ckpt_provider.tables.iceberg.upsert.matched_rows import MatchedRows
+from airflow_ckpt_provider.tables.iceberg.upsert.matching import FileMatcher, Matches
 from airflow_ckpt_provider.tables.iceberg.upsert.merge import Merge
-from airflow_ckpt_provider.tables.iceberg.upsert.portions import load, portions, refuse_duplicates
 from airflow_ckpt_provider.tables.iceberg.upsert.scratch import Scratch, ScratchReader, write_scratch
-from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import Sidecar, SidecarWriter, mark_matched
+from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import MatchSidecar, SidecarWriter, mark_matched
 from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter, delete_files
 from airflow_ckpt_provider.tables.writer import Written
 
@@ -87,8 +87,8 @@ class UpsertWriter(IcebergWriter):
         :raises DuplicateKeyError: with examples.
         """
         scratch = _scratch(sources)
-        for portion in portions(scratch, only=bucket):
-            refuse_duplicates(load(self.facts.io(), scratch, self._keys, portion), self._keys)
+        for key_batch in key_batches(scratch, only=bucket):
+            refuse_duplicates(load(self.facts.io(), scratch, self._keys, key_batch), self._keys)
 
     def match(self, target: ScanFile, sources: Sequence[JsonObject], stem: str) -> Written:
         """Match one live data file of the table with the source, and rewrite it if that changes a row of it.
@@ -104,11 +104,11 @@ class UpsertWriter(IcebergWriter):
 
     def _match(self, target: ScanFile, sources: Sequence[JsonObject], stem: str) -> Written:
         io, scratch = self.facts.io(), _scratch(sources)
-        matcher = Matcher(io, lambda: self._read_keys.read(target), scratch, self._keys)
+        matcher = FileMatcher(io, lambda: self._read_keys.read(target), scratch, self._keys)
         with contextlib.ExitStack() as stack:
             sidecar = stack.enter_context(SidecarWriter(io, self._sidecar_path(stem))) if self._insert else None
             matches = stack.enter_context(Matches()) if self._update else None
-            gathered = stack.enter_context(Gathered(self.schema)) if self._update else None
+            gathered = stack.enter_context(MatchedRows(self.schema)) if self._update else None
             found = matcher.match(sidecar, matches, gathered)
             record = sidecar.finish() if sidecar is not None else None
             kept = record.to_json() if record is not None else None
@@ -136,7 +136,7 @@ class UpsertWriter(IcebergWriter):
         io, scratch = self.facts.io(), Scratch.from_json(source)
         matched = np.zeros(scratch.rows, dtype=np.bool_)
         for sidecar in sidecars:
-            mark_matched(io, Sidecar.from_json(sidecar), scratch.path, matched)
+            mark_matched(io, MatchSidecar.from_json(sidecar), scratch.path, matched)
         wanted = int(scratch.rows - np.count_nonzero(matched))
         if not wanted:
             return Written(0, 0, (), None)

@@ -15,8 +15,8 @@ from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Split
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, StagedFileMissingError, TableMovedError
-from airflow_ckpt_provider.scan.lance_moves import moved_in, ranges_of
 from airflow_ckpt_provider.scan.lance_rows import PLACE, Rows, content_of, fields_of, live_fragments
+from airflow_ckpt_provider.scan.row_lineage import moved_in, ranges_of
 from airflow_ckpt_provider.tables.lance.columns.schema import widened
 from airflow_ckpt_provider.tables.lance.columns.writer import JOIN, ColumnsWriter, Join, brought_back
 from airflow_ckpt_provider.tables.lance.evolution import optional, unaddable
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Staged
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
-    from airflow_ckpt_provider.scan.lance_moves import Piece, Ranges
+    from airflow_ckpt_provider.scan.row_lineage import MovedRows, Ranges
     from airflow_ckpt_provider.tables.lance.columns.writer import Run
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
     from airflow_ckpt_provider.tables.lance.operations import Swap
@@ -322,7 +322,7 @@ def _by_fragment(splits: Iterable[Split]) -> dict[str, list[Split]]:
     return found
 
 
-def _moved_parts(pieces: Iterable[Piece], read: Iterable[Split], files: Mapping[str, StagedFragment], table: str) -> list[Part]:
+def _moved_parts(pieces: Iterable[MovedRows], read: Iterable[Split], files: Mapping[str, StagedFragment], table: str) -> list[Part]:
     """The files with values of a fragment that others compacted, in the order of its rows, and which rows of them.
 
     :param read: splits that have read its other rows.

@@ -11,8 +11,8 @@ from airflow_ckpt_provider.tables.lance.looks import goes_stale
 from airflow_ckpt_provider.tables.lance.operations import adding, overwriting, replaceable
 from airflow_ckpt_provider.tables.lance.schema import created_as, unwritable
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
-from airflow_ckpt_provider.tables.marks import moves_mark
 from airflow_ckpt_provider.tables.mode import Mode
+from airflow_ckpt_provider.tables.watermarks import moves_watermark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,7 +111,7 @@ class LanceMode(Mode):
         """Whether these add and remove nothing. A dataset is created even if it has no rows."""
         if writes[0].header.table.creation is not None or cls.removes_rows:
             return False
-        return not any(one.seal.rows or one.replaced_files for one in writes) and not moves_mark(writes)
+        return not any(one.seal.rows or one.replaced_files for one in writes) and not moves_watermark(writes)
 
 
 def _schema_to_be(header: Header) -> pa.Schema:

@@ -15,14 +15,14 @@ from airflow_ckpt_provider.tables.lance.looks import goes_stale
 from airflow_ckpt_provider.tables.lance.modes.base import LanceMode
 from airflow_ckpt_provider.tables.lance.operations import merging
 from airflow_ckpt_provider.tables.lance.updating import updating
-from airflow_ckpt_provider.tables.lance.upsert.earlier import EARLIER, Earlier
-from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER, Landing, filters_of
+from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER, LandingRows, filters_of
+from airflow_ckpt_provider.tables.lance.upsert.replaced import REPLACED, ReplacedUpsert
 from airflow_ckpt_provider.tables.lance.upsert.row_ids import row_ids_of
-from airflow_ckpt_provider.tables.lance.upsert.sidecar import Sidecar, sidecars_of
-from airflow_ckpt_provider.tables.lance.upsert.source import Source, require_keys
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import DatasetSidecar, sidecars_of
+from airflow_ckpt_provider.tables.lance.upsert.source import StagedSource, require_keys
 from airflow_ckpt_provider.tables.lance.upsert.writer import MATCH, UNIQUE, UpsertFacts, UpsertWriter, match_id
-from airflow_ckpt_provider.tables.marks import has_mark
 from airflow_ckpt_provider.tables.mode import Grouping
+from airflow_ckpt_provider.tables.watermarks import has_watermark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -69,11 +69,11 @@ class Upsert(LanceMode):
     def plan(self, write: StagedWrite) -> Plan:
         """The source's splits; with those that match the dataset as it is now; then those that drop what does not land."""
         files, dataset = self.named.files, self.there
-        pinned, reads, staged_ids = write.plan, write.reads, write.staged_ids()
+        pinned, reads, staged_ids = write.plan, write.source_splits, write.staged_ids()
         if any(split.id not in staged_ids for split in reads):
             return pinned
         records = write.records([split.id for split in reads])
-        source, earlier = Source.of(records), Earlier.of(write.replaced)
+        source, earlier = StagedSource.of(records), ReplacedUpsert.of(write.replaced)
         landing = self._landing(keeps_ids=self._keeps_ids(write, pinned))
         wanted = as_named(_wanted(files, dataset, source, earlier, keeps_ids=landing.keeps_ids), pinned)
         plan = _keeping(pinned, keeps_ids=landing.keeps_ids)
@@ -94,14 +94,14 @@ class Upsert(LanceMode):
     @goes_stale
     def require_replaceable(self, landed: SealedWrite) -> None:
         """Check that what was inserted is where it was written; rows of it may be deleted or updated since."""
-        Earlier.of(landed).require_there(self.named.files, self.there)
+        ReplacedUpsert.of(landed).require_there(self.named.files, self.there)
 
     @classmethod
     def staged_anew(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
         """The plan of a round in which these are staged once more, without what was computed from them."""
         plan, plans, number = write.plan, write.plans, len(write.plans) + 1
-        if any(split.id in lost for split in write.reads):
-            return read_anew(write.reading, plan, lost, number, without=("source", "sidecars", "earlier"))
+        if any(split.id in lost for split in write.source_splits):
+            return read_anew(write.source_plan, plan, lost, number, without=("source", "sidecars", "earlier"))
         again = staged_anew(plan, lost, number)
         if not lost & _phase(plan, MATCH):
             return again
@@ -110,15 +110,15 @@ class Upsert(LanceMode):
         earlier = next((one.inputs["earlier"] for one in reversed(plans) if "earlier" in one.inputs), None)
         inputs = {name: value for name, value in again.inputs.items() if name != "sidecars"}
         inputs |= {} if earlier is None else {"earlier": earlier}
-        return msgspec.structs.replace(again, inputs=inputs, splits=(*write.reads, *kept))
+        return msgspec.structs.replace(again, inputs=inputs, splits=(*write.source_splits, *kept))
 
     @goes_stale
     def writer(self, write: StagedWrite) -> Writer:
         """What executors do the splits of all phases with."""
         plan = write.plan
-        sidecars, earlier = (part_of(plan.inputs.get(name, ()), tuple[Sidecar, ...]) for name in ("sidecars", "earlier"))
+        sidecars, earlier = (part_of(plan.inputs.get(name, ()), tuple[DatasetSidecar, ...]) for name in ("sidecars", "earlier"))
         landing = self._landing(keeps_ids=_keeps(plan))
-        upsert = UpsertFacts(tuple(self.parameters.upsert_keys), plan.base, Source.of_plan(plan), landing, sidecars, earlier)
+        upsert = UpsertFacts(tuple(self.parameters.upsert_keys), plan.base, StagedSource.of_plan(plan), landing, sidecars, earlier)
         return UpsertWriter(self.facts(write.header), upsert)
 
     def swap(self, writes: Sequence[SealedWrite], staged: Sequence[StagedFragments]) -> Swap:
@@ -129,7 +129,7 @@ class Upsert(LanceMode):
         (one,) = writes
         files, dataset = self.named.files, self.there
         if dataset.version != one.plan.base:
-            source, earlier = Source.of_plan(one.plan), Earlier.of(one.replaced)
+            source, earlier = StagedSource.of_plan(one.plan), ReplacedUpsert.of(one.replaced)
             wanted = as_named(_wanted(files, dataset, source, earlier, keeps_ids=_keeps(one.plan)), one.plan)
             changed = wanted.keys() ^ _phase(one.plan, MATCH, UNIQUE)
             if changed:
@@ -154,15 +154,15 @@ class Upsert(LanceMode):
         root = write.header.table.identifier
         return super().landed(write) | {f"{root}/{sidecar.name}" for sidecar in sidecars_of(write.staged).values()}
 
-    def _landing(self, *, keeps_ids: bool) -> Landing:
-        return Landing(self.parameters.updates, self.parameters.inserts, keeps_ids)
+    def _landing(self, *, keeps_ids: bool) -> LandingRows:
+        return LandingRows(self.parameters.updates, self.parameters.inserts, keeps_ids)
 
     def _keeps_ids(self, write: StagedWrite, plan: Plan) -> bool:
         """Whether rows of this dataset that are updated keep their row ids."""
         return (
             self.parameters.updates
             and self.there.has_stable_row_ids
-            and not has_mark(plan, replaces=write.header.replaces is not None)
+            and not has_watermark(plan, replaces=write.header.replaces is not None)
         )
 
 
@@ -179,7 +179,9 @@ def _keeping(plan: Plan, *, keeps_ids: bool) -> Plan:
     return msgspec.structs.replace(plan, inputs=inputs | ({_KEEPS_IDS: True} if keeps_ids else {}))
 
 
-def _wanted(files: DatasetFiles, dataset: LanceDataset, source: Source | None, earlier: Earlier, *, keeps_ids: bool) -> list[Split]:
+def _wanted(
+    files: DatasetFiles, dataset: LanceDataset, source: StagedSource | None, earlier: ReplacedUpsert, *, keeps_ids: bool
+) -> list[Split]:
     """A split for each fragment that has to be looked at, and for each bucket of keys.
 
     :raises TableMovedError: if rows that are to be replaced are not there as they were written.
@@ -195,11 +197,11 @@ def _wanted(files: DatasetFiles, dataset: LanceDataset, source: Source | None, e
     return wanted
 
 
-def _match(fragment: Any, earlier: Earlier, *, keeps_ids: bool) -> Split:  # noqa: ANN401 - a FragmentMetadata
+def _match(fragment: Any, earlier: ReplacedUpsert, *, keeps_ids: bool) -> Split:  # noqa: ANN401 - a FragmentMetadata
     """Matching one fragment."""
     size = sum(file.file_size_bytes or 0 for file in fragment.files)
     own = earlier.file_of(fragment)
-    read = {"fragment": fragment.id} | ({} if own is None else {EARLIER: earlier.numbers[own]})
+    read = {"fragment": fragment.id} | ({} if own is None else {REPLACED: earlier.numbers[own]})
     return Split(id=match_id(fragment, keeps_ids=keeps_ids), bytes=size, read=read, task=MATCH)
 
 
@@ -207,7 +209,7 @@ def _phase(plan: Plan, *tasks: str) -> set[str]:
     return {split.id for split in plan.splits if split.task in tasks}
 
 
-def _with(plan: Plan, splits: Iterable[Split], base: int, source: Source, **sidecars: Sequence[Sidecar]) -> Plan:
+def _with(plan: Plan, splits: Iterable[Split], base: int, source: StagedSource, **sidecars: Sequence[DatasetSidecar]) -> Plan:
     """``plan`` with these for its splits, and what they need besides: sidecars of its own, or of the ``earlier`` generation."""
     inputs = {name: value for name, value in plan.inputs.items() if name not in {"sidecars", "earlier"}}
     inputs |= {"source": source.to_json()} | {name: [one.to_json() for one in named] for name, named in sidecars.items() if named}

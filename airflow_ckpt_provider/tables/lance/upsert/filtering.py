@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, Staged
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
-    from airflow_ckpt_provider.tables.lance.upsert.sidecar import Ids, Mask, Sidecar
+    from airflow_ckpt_provider.tables.lance.upsert.sidecar import DatasetSidecar, Ids, Mask
     from airflow_ckpt_provider.tables.lance.writer import LanceWriter
 
 #: Task of the splits that decide which rows of a file of the source land.
@@ -41,7 +41,7 @@ FILTER = "filter"
 _BACK = 1024
 
 
-class Landing(NamedTuple):
+class LandingRows(NamedTuple):
     """Which rows of the source land.
 
     :param update: whether those do whose key the dataset has.
@@ -64,8 +64,8 @@ class Landing(NamedTuple):
         return tuple(matched for matched, lands in ((True, self.update), (False, self.insert)) if lands)
 
 
-def filters_of(records: Sequence[Staged], sidecars: Mapping[str, Sidecar], landing: Landing) -> dict[str, Split]:
-    """A split, or two, for each file of the source, numbered as in ``Source.files``.
+def filters_of(records: Sequence[Staged], sidecars: Mapping[str, DatasetSidecar], landing: LandingRows) -> dict[str, Split]:
+    """A split, or two, for each file of the source, numbered as in ``StagedSource.files``.
 
     Its id says which sidecars it depends on: matching a fragment again that has none of its keys leaves it as it is.
 
@@ -97,7 +97,7 @@ class Filter:
     :param sidecars: of all fragments in which a key of the source was found.
     """
 
-    def __init__(self, writer: LanceWriter, sidecars: Sequence[Sidecar], landing: Landing) -> None:
+    def __init__(self, writer: LanceWriter, sidecars: Sequence[DatasetSidecar], landing: LandingRows) -> None:
         self._writer = writer
         self._sidecars = sidecars
         self._land = landing

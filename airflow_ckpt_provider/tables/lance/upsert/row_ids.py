@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.exceptions import RowCountError, StagedFileMissingError
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
-from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER, READS, Sidecar, opened
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER, READS, DatasetSidecar, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,7 +29,7 @@ ROW_IDS = "row_ids"
 ROW_IDS_SUFFIX = "-rowids.arrow"
 
 
-def write_row_ids(files: DatasetFiles, ids: Ids, stem: str) -> Sidecar:
+def write_row_ids(files: DatasetFiles, ids: Ids, stem: str) -> DatasetSidecar:
     """Write the ids of a staged data file's rows."""
     import pyarrow as pa
 
@@ -38,7 +38,7 @@ def write_row_ids(files: DatasetFiles, ids: Ids, stem: str) -> Sidecar:
     with pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.record_batch([pa.array(ids)], schema=schema))
     name = f"{FOLDER}/{stem}{ROW_IDS_SUFFIX}"
-    return Sidecar(name=name, bytes=files.put(name, sink.getvalue().to_pybytes()).bytes)
+    return DatasetSidecar(name=name, bytes=files.put(name, sink.getvalue().to_pybytes()).bytes)
 
 
 def row_ids_of(files: DatasetFiles, records: Iterable[Staged]) -> dict[str, pa.Array]:
@@ -50,7 +50,7 @@ def row_ids_of(files: DatasetFiles, records: Iterable[Staged]) -> dict[str, pa.A
 
     def load(record: Staged) -> tuple[str, pa.Array]:
         (own,) = StagedFragments.from_json(record.manifest or {}).fragments
-        file = Sidecar.from_json((record.scratch or {})[ROW_IDS])
+        file = DatasetSidecar.from_json((record.scratch or {})[ROW_IDS])
         ids = _read(files, file)
         if len(ids) != own.rows:
             raise RowCountError(f"{file.name} has {len(ids)} row ids for the {own.rows} rows of {own.name} (I2).")
@@ -60,7 +60,7 @@ def row_ids_of(files: DatasetFiles, records: Iterable[Staged]) -> dict[str, pa.A
         return dict(pool.map(load, (record for record in records if record.scratch and ROW_IDS in record.scratch)))
 
 
-def _read(files: DatasetFiles, file: Sidecar) -> pa.Array:
+def _read(files: DatasetFiles, file: DatasetSidecar) -> pa.Array:
     import pyarrow as pa
 
     try:

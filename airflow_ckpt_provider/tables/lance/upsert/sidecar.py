@@ -50,7 +50,7 @@ NO_ID = (1 << 64) - 1
 READS = 16
 
 
-class Sidecar(Part, frozen=True, kw_only=True):
+class DatasetSidecar(Part, frozen=True, kw_only=True):
     """One sidecar.
 
     :param name: below the dataset's root.
@@ -66,7 +66,7 @@ class Sidecar(Part, frozen=True, kw_only=True):
         return msgspec.to_builtins(self)  # type: ignore[no-any-return]
 
     @classmethod
-    def from_json(cls, value: Any) -> Sidecar:  # noqa: ANN401 - JSON
+    def from_json(cls, value: Any) -> DatasetSidecar:  # noqa: ANN401 - JSON
         """As read from there."""
         return part_of(value, cls)
 
@@ -75,7 +75,7 @@ class Sidecar(Part, frozen=True, kw_only=True):
         return not self.sources or source in self.sources
 
 
-def write_sidecar(files: DatasetFiles, sources: Positions, rows: Positions, stem: str, ids: Ids | None = None) -> Sidecar:
+def write_sidecar(files: DatasetFiles, sources: Positions, rows: Positions, stem: str, ids: Ids | None = None) -> DatasetSidecar:
     """Write which rows of the source were found.
 
     :param sources: the number of its file, for each row.
@@ -98,16 +98,16 @@ def write_sidecar(files: DatasetFiles, sources: Positions, rows: Positions, stem
             writer.write_batch(pa.record_batch([pa.array(part) for part in parts], schema=schema))
     name = f"{FOLDER}/{stem}-matched.arrow"
     file = files.put(name, sink.getvalue().to_pybytes())
-    return Sidecar(name=name, bytes=file.bytes, sources=tuple(named) if len(named) <= _NAMED else ())
+    return DatasetSidecar(name=name, bytes=file.bytes, sources=tuple(named) if len(named) <= _NAMED else ())
 
 
-def sidecars_of(records: Iterable[Staged]) -> dict[str, Sidecar]:
+def sidecars_of(records: Iterable[Staged]) -> dict[str, DatasetSidecar]:
     """Those that these match splits have written, by their ids."""
     written = ((record.split, record.scratch[SIDECAR]) for record in records if record.scratch and SIDECAR in record.scratch)
-    return {split_id: Sidecar.from_json(sidecar) for split_id, sidecar in written}
+    return {split_id: DatasetSidecar.from_json(sidecar) for split_id, sidecar in written}
 
 
-def matched_rows(files: DatasetFiles, sidecars: Iterable[Sidecar], source: int, rows: int) -> Mask:
+def matched_rows(files: DatasetFiles, sidecars: Iterable[DatasetSidecar], source: int, rows: int) -> Mask:
     """Which rows of one file of the source any of the sidecars names.
 
     :param rows: number of its rows.
@@ -121,7 +121,7 @@ def matched_rows(files: DatasetFiles, sidecars: Iterable[Sidecar], source: int, 
     return matched
 
 
-def kept_ids(files: DatasetFiles, sidecars: Iterable[Sidecar], source: int, rows: int) -> Ids:
+def kept_ids(files: DatasetFiles, sidecars: Iterable[DatasetSidecar], source: int, rows: int) -> Ids:
     """The row id that each row of one file of the source takes over; ``NO_ID`` where it was not found. See ``matched_rows``.
 
     Of several rows of the dataset with its key it takes the place of the one that was there first, by their ids.
@@ -135,7 +135,7 @@ def kept_ids(files: DatasetFiles, sidecars: Iterable[Sidecar], source: int, rows
     return ids
 
 
-def _batches(files: DatasetFiles, sidecars: Iterable[Sidecar], source: int) -> Iterator[pa.RecordBatch]:
+def _batches(files: DatasetFiles, sidecars: Iterable[DatasetSidecar], source: int) -> Iterator[pa.RecordBatch]:
     """What the sidecars say of one file of the source: in each of these a row is there once at most."""
     concerned = (sidecar for sidecar in sidecars if sidecar.may_concern(source))
     with ThreadPoolExecutor(READS) as pool:
@@ -143,7 +143,7 @@ def _batches(files: DatasetFiles, sidecars: Iterable[Sidecar], source: int) -> I
             yield from batches
 
 
-def _read(files: DatasetFiles, sidecar: Sidecar, source: int) -> list[pa.RecordBatch]:
+def _read(files: DatasetFiles, sidecar: DatasetSidecar, source: int) -> list[pa.RecordBatch]:
     """What it says of this file of the source; of the sidecar no more is read than that takes."""
     import pyarrow as pa
 
@@ -152,7 +152,7 @@ def _read(files: DatasetFiles, sidecar: Sidecar, source: int) -> list[pa.RecordB
         return [file.get_batch(number) for number, own in enumerate(sources) if own == source]
 
 
-def opened(files: DatasetFiles, sidecar: Sidecar) -> pa.PythonFile:
+def opened(files: DatasetFiles, sidecar: DatasetSidecar) -> pa.PythonFile:
     """A sidecar, to be read in parts."""
     import pyarrow as pa
 
@@ -164,7 +164,7 @@ class _Opened:
 
     closed = False
 
-    def __init__(self, store: ObjectStore, sidecar: Sidecar) -> None:
+    def __init__(self, store: ObjectStore, sidecar: DatasetSidecar) -> None:
         import obstore
 
         self._reader = obstore.open_reader(store, sidecar.name, size=sidecar.bytes)

@@ -1,4 +1,4 @@
-"""The keys of the staged source, a portion at a time."""
+"""The keys of the staged source, a batch of keys at a time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from airflow_ckpt_provider.checkpoint.bounds import Count  # noqa: TC001 - msgsp
 from airflow_ckpt_provider.checkpoint.documents import Part as StoredPart
 from airflow_ckpt_provider.checkpoint.documents import part_of
 from airflow_ckpt_provider.exceptions import InvalidInputError
-from airflow_ckpt_provider.tables.keys import portions as generic
-from airflow_ckpt_provider.tables.keys.portions import KeptKeys, Part, bucket_of, buckets_for, collect, cover
+from airflow_ckpt_provider.tables.keys import key_batches as generic
+from airflow_ckpt_provider.tables.keys.key_batches import BatchPart, KeptKeys, batches_of, bucket_of, buckets_for, collect
 from airflow_ckpt_provider.tables.keys.values import canonical, hashes
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan, Staged
-    from airflow_ckpt_provider.tables.keys.portions import Keys, Portion
+    from airflow_ckpt_provider.tables.keys.key_batches import KeyBatch, Keys
     from airflow_ckpt_provider.tables.keys.values import Hashes
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
 
@@ -54,7 +54,7 @@ def require_keys(schema: pa.Schema, keys: Sequence[str], table: str) -> None:
 
 
 class _Stored(StoredPart, frozen=True, kw_only=True):
-    """A ``Source`` in a plan."""
+    """A ``StagedSource`` in a plan."""
 
     files: tuple[str, ...]
     rows: Count
@@ -62,8 +62,8 @@ class _Stored(StoredPart, frozen=True, kw_only=True):
     sizes: tuple[Count, ...]
 
 
-class Source(NamedTuple):
-    """The staged fragments of the source, and how their keys are cut into portions.
+class StagedSource(NamedTuple):
+    """The staged fragments of the source, and how their keys are cut into key_batches.
 
     :param rows: of the source, and bytes of their keys in memory.
     :param sizes: of the files in bytes.
@@ -75,7 +75,7 @@ class Source(NamedTuple):
     sizes: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, records: Sequence[Staged]) -> Source:
+    def of(cls, records: Sequence[Staged]) -> StagedSource:
         """From the published records of the source's splits."""
         manifests = [StagedFragments.from_json(record.manifest) for record in records if record.manifest is not None]
         fragments = [fragment for manifest in manifests for fragment in manifest.fragments]
@@ -88,13 +88,13 @@ class Source(NamedTuple):
         return {"files": list(self.files), "rows": self.rows, "key_bytes": self.key_bytes, "sizes": list(self.sizes)}
 
     @classmethod
-    def from_json(cls, value: Any) -> Source:  # noqa: ANN401 - JSON
+    def from_json(cls, value: Any) -> StagedSource:  # noqa: ANN401 - JSON
         """As read from a plan."""
         found = part_of(value, _Stored, "inputs.source of a plan")
         return cls(found.files, found.rows, found.key_bytes, found.sizes)
 
     @classmethod
-    def of_plan(cls, plan: Plan) -> Source | None:
+    def of_plan(cls, plan: Plan) -> StagedSource | None:
         """As plans say from the second round on; None before it is staged."""
         source = plan.inputs.get("source")
         return None if source is None else cls.from_json(source)
@@ -104,36 +104,36 @@ class Source(NamedTuple):
         """Number of buckets of keys."""
         return buckets_for(self.key_bytes)
 
-    def portions(self, only: int | None = None) -> list[Portion]:
-        """Portions that cover all keys, or those of one bucket."""
-        return cover(self.key_bytes, self.rows, self.buckets, only) if self.files else []
+    def key_batches(self, only: int | None = None) -> list[KeyBatch]:
+        """Portions that batches_of all keys, or those of one bucket."""
+        return batches_of(self.key_bytes, self.rows, self.buckets, only) if self.files else []
 
 
 class SourceKeys:
     """Reads the keys of a source on an executor."""
 
-    def __init__(self, files: DatasetFiles, source: Source, keys: Sequence[str]) -> None:
+    def __init__(self, files: DatasetFiles, source: StagedSource, keys: Sequence[str]) -> None:
         self._files = files
         self.source = source
         self._keys = keys
 
-    def kept(self, portion: Portion) -> Keys:
-        """The keys of a portion, or what this process keeps of them."""
-        return KEPT.get((self._files.uri, self.source.files, tuple(self._keys), portion), lambda: self.load(portion))
+    def kept(self, key_batch: KeyBatch) -> Keys:
+        """The keys of a batch of keys, or what this process keeps of them."""
+        return KEPT.get((self._files.uri, self.source.files, tuple(self._keys), key_batch), lambda: self.load(key_batch))
 
-    def load(self, portion: Portion) -> Keys:
-        """The keys of a portion; see ``collect``."""
-        return collect(self._parts(portion), len(self._keys), self._keys, _shown)
+    def load(self, key_batch: KeyBatch) -> Keys:
+        """The keys of a batch of keys; see ``collect``."""
+        return collect(self._parts(key_batch), len(self._keys), self._keys, _shown)
 
     def require_unique(self, bucket: int) -> None:
         """Refuse a source with one key in several rows.
 
         :raises DuplicateKeyError: with examples.
         """
-        for portion in self.source.portions(bucket):
-            generic.refuse_duplicates(self.load(portion), self._keys, _shown)
+        for key_batch in self.source.key_batches(bucket):
+            generic.refuse_duplicates(self.load(key_batch), self._keys, _shown)
 
-    def _parts(self, portion: Portion) -> Iterator[Part]:
+    def _parts(self, key_batch: KeyBatch) -> Iterator[BatchPart]:
         import numpy as np
         from lance.file import LanceFileSession
 
@@ -143,9 +143,9 @@ class SourceKeys:
             reader = session.open_reader(f"data/{name}", columns=list(self._keys))
             for batch in reader.read_all(batch_size=_BATCH_ROWS).to_batches():
                 columns, hashed = keys_of(batch, self._keys)
-                part = Part(columns, hashed, number, np.arange(start, start + batch.num_rows, dtype=np.int64))
+                part = BatchPart(columns, hashed, number, np.arange(start, start + batch.num_rows, dtype=np.int64))
                 start += batch.num_rows
-                yield part.of(np.flatnonzero(_within(portion, hashed, self.source.buckets)))
+                yield part.of(np.flatnonzero(_within(key_batch, hashed, self.source.buckets)))
 
 
 def keys_of(batch: pa.RecordBatch, keys: Sequence[str]) -> tuple[list[pa.Array], Hashes]:
@@ -154,10 +154,10 @@ def keys_of(batch: pa.RecordBatch, keys: Sequence[str]) -> tuple[list[pa.Array],
     return columns, hashes(columns)
 
 
-def _within(portion: Portion, hashed: Hashes, buckets: int) -> Any:  # noqa: ANN401 - a numpy array of booleans
+def _within(key_batch: KeyBatch, hashed: Hashes, buckets: int) -> Any:  # noqa: ANN401 - a numpy array of booleans
     import numpy as np
 
-    return np.isin(bucket_of(hashed, buckets), np.array(portion.buckets, dtype=np.uint64)) & portion.has(hashed, buckets)
+    return np.isin(bucket_of(hashed, buckets), np.array(key_batch.buckets, dtype=np.uint64)) & key_batch.has(hashed, buckets)
 
 
 def _plain(column: pa.Array) -> pa.Array:

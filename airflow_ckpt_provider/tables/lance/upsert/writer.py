@@ -13,10 +13,10 @@ from airflow_ckpt_provider.exceptions import TableMovedError
 from airflow_ckpt_provider.scan.lance import name_of, open_dataset
 from airflow_ckpt_provider.tables.lance.deletions import deletions_of, write_deletions
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
-from airflow_ckpt_provider.tables.lance.upsert.earlier import EARLIER, inserted_rows
-from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER, Filter, Landing
+from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER, Filter, LandingRows
+from airflow_ckpt_provider.tables.lance.upsert.replaced import REPLACED, inserted_rows
 from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS
-from airflow_ckpt_provider.tables.lance.upsert.sidecar import NO_ID, SIDECAR, Sidecar, write_sidecar
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import NO_ID, SIDECAR, DatasetSidecar, write_sidecar
 from airflow_ckpt_provider.tables.lance.upsert.source import SourceKeys, keys_of
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
 from airflow_ckpt_provider.tables.staged_files import reading_staged
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.keys.index import Positions
     from airflow_ckpt_provider.tables.lance.deletions import Offsets
     from airflow_ckpt_provider.tables.lance.upsert.sidecar import Ids, Mask
-    from airflow_ckpt_provider.tables.lance.upsert.source import Source
+    from airflow_ckpt_provider.tables.lance.upsert.source import StagedSource
     from airflow_ckpt_provider.tables.lance.writer import WriterFacts
 
 #: Tasks of the table's own splits, besides ``FILTER``.
@@ -52,10 +52,10 @@ class UpsertFacts(NamedTuple):
 
     keys: tuple[str, ...]
     version: int | None
-    source: Source | None
-    landing: Landing = Landing()
-    sidecars: tuple[Sidecar, ...] = ()
-    earlier: tuple[Sidecar, ...] = ()
+    source: StagedSource | None
+    landing: LandingRows = LandingRows()
+    sidecars: tuple[DatasetSidecar, ...] = ()
+    earlier: tuple[DatasetSidecar, ...] = ()
 
 
 class UpsertWriter(LanceWriter):
@@ -104,7 +104,7 @@ class UpsertWriter(LanceWriter):
         files, source = self.facts.files, self._upsert.source
         taken = frozenset() if source is None else frozenset(map(files.path, source.files))
         super().remove(written._replace(files=tuple(file for file in written.files if file.path not in taken)))
-        beside = [Sidecar.from_json(value) for name, value in (written.scratch or {}).items() if name in {SIDECAR, ROW_IDS}]
+        beside = [DatasetSidecar.from_json(value) for name, value in (written.scratch or {}).items() if name in {SIDECAR, ROW_IDS}]
         files.delete([f"{files.uri}/{one.name}" for one in beside])
 
     def _match(self, split: Split, version: int, keys: SourceKeys, stem: str) -> Written:
@@ -121,18 +121,18 @@ class UpsertWriter(LanceWriter):
         version, fragment = self._fragment(split, version)
         live = _live(fragment)
         inserted, hit = (np.zeros(fragment.physical_rows, dtype=np.bool_) for _ in range(2))
-        if EARLIER in read:
-            number: Any = read[EARLIER]
+        if REPLACED in read:
+            number: Any = read[REPLACED]
             inserted = live & inserted_rows(files, self._upsert.earlier, number, fragment.physical_rows)
         sources: list[Positions] = []
         rows: list[Positions] = []
         taken: list[Ids] = []
-        for portion in keys.source.portions():
-            loaded = keys.kept(portion)
+        for key_batch in keys.source.key_batches():
+            loaded = keys.kept(key_batch)
             known = np.zeros(len(loaded.known), dtype=np.bool_)
             lowest = np.full(len(loaded.known) if landing.keeps_ids else 0, NO_ID, dtype=np.uint64)
             for offsets, columns, hashed, ids in _rows(fragment, self._upsert.keys, with_ids=landing.keeps_ids):
-                own = np.flatnonzero(portion.holds(hashed, keys.source.buckets) & ~inserted[offsets])
+                own = np.flatnonzero(key_batch.holds(hashed, keys.source.buckets) & ~inserted[offsets])
                 found = loaded.known.find([column.take(own) for column in columns], hashed[own])
                 hit[offsets[own[found >= 0]]] = True
                 known[found[found >= 0]] = True

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HELD_BYTES, KEPT_BYTES = 16 << 20, 48 << 20
 
 
-class Gathered:
+class MatchedRows:
     """Rows, numbered in the order in which they are added.
 
     :param schema: of the rows.
@@ -129,7 +129,7 @@ class KeptRows:
             self._scope = scope
         return self
 
-    def fetch(self, io: FileIO, path: str, rows: Positions, into: Gathered) -> None:
+    def fetch(self, io: FileIO, path: str, rows: Positions, into: MatchedRows) -> None:
         """Add rows of one scratch file, by sorted numbers."""
         import numpy as np
         import pyarrow as pa

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.tables.lance.files import names_of
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.operations import require_there
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER, matched_rows, sidecars_of
-from airflow_ckpt_provider.tables.lance.upsert.source import Source
+from airflow_ckpt_provider.tables.lance.upsert.source import StagedSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
-    from airflow_ckpt_provider.tables.lance.upsert.sidecar import Mask, Sidecar
+    from airflow_ckpt_provider.tables.lance.upsert.sidecar import DatasetSidecar, Mask
 
 
-#: What a match split of such a data file has, besides its fragment: see ``Earlier.numbers``.
-EARLIER = "earlier"
+#: What a match split of such a data file has, besides its fragment: see ``ReplacedUpsert.numbers``.
+REPLACED = "earlier"
 
 
-class Earlier(NamedTuple):
+class ReplacedUpsert(NamedTuple):
     """What the generation that is replaced has landed.
 
     :param files: rows of each of its data files, by the file's name.
@@ -40,14 +40,14 @@ class Earlier(NamedTuple):
 
     files: Mapping[str, int] = MappingProxyType({})
     numbers: Mapping[str, int | None] = MappingProxyType({})
-    sidecars: tuple[Sidecar, ...] = ()
+    sidecars: tuple[DatasetSidecar, ...] = ()
 
     @classmethod
-    def of(cls, replaced: SealedWrite | None) -> Earlier:
+    def of(cls, replaced: SealedWrite | None) -> ReplacedUpsert:
         """From its sealed checkpoint."""
         if replaced is None:
             return cls()
-        own, source = names_of(replaced.own_files), Source.of_plan(replaced.plan)
+        own, source = names_of(replaced.own_files), StagedSource.of_plan(replaced.plan)
         numbered = {} if source is None else {name: number for number, name in enumerate(source.files)}
         staged = (fragment for one in replaced.seal.manifests for fragment in StagedFragments.from_json(one).fragments)
         files = {fragment.name: fragment.rows for fragment in staged if fragment.name in own}
@@ -69,11 +69,11 @@ class Earlier(NamedTuple):
         return inserted_rows(files, self.sidecars, self.numbers[name], self.files[name])
 
 
-def inserted_rows(files: DatasetFiles, sidecars: Sequence[Sidecar], number: int | None, rows: int) -> Mask:
+def inserted_rows(files: DatasetFiles, sidecars: Sequence[DatasetSidecar], number: int | None, rows: int) -> Mask:
     """Which rows of one data file of the generation that is replaced it has inserted.
 
     :param sidecars: of that generation.
-    :param number: see ``Earlier.numbers``.
+    :param number: see ``ReplacedUpsert.numbers``.
     :param rows: of the file.
     :raises StagedFileMissingError: if a sidecar is gone or damaged.
     """

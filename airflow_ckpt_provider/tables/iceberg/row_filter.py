@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ckpt_provider.checkpoint.documents import part_of
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.scan.iceberg import ScanFile
-from airflow_ckpt_provider.tables.iceberg.values import bound_values, with_marks
+from airflow_ckpt_provider.tables.iceberg.values import bound_values, with_watermarks
 from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class RowFilter:
         from pyiceberg.expressions.visitors import rewrite_not
 
         try:
-            return rewrite_not(bound_values(parser.parse(with_marks(self.text, self.values)), self.values))
+            return rewrite_not(bound_values(parser.parse(with_watermarks(self.text, self.values)), self.values))
         except InvalidInputError:
             raise
         except Exception as error:

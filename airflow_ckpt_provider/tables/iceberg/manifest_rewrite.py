@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_ckpt_provider.exceptions import HistoryExpiredError, TableMovedError
-from airflow_ckpt_provider.tables.iceberg.cover import Cover
 from airflow_ckpt_provider.tables.iceberg.manifest import DELETED, data_file, entries_of, in_order, live_entries, rewrite_manifest
+from airflow_ckpt_provider.tables.iceberg.removals import RemovalSelector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-    from airflow_ckpt_provider.tables.iceberg.cover import Key, Removal
     from airflow_ckpt_provider.tables.iceberg.manifest import Entry
+    from airflow_ckpt_provider.tables.iceberg.removals import Key, Removal
 
 
 class Removed(NamedTuple):
@@ -103,24 +103,24 @@ def remove(
     :param new_path: gives the location of each new manifest, never the same twice.
     :raises TableMovedError: if a path is not live in ``parent``; nothing is written then.
     """
-    cover = Cover(metadata, removals)
+    selector = RemovalSelector(metadata, removals)
     listed = parent.manifests(io) if parent else []
     live = [manifest for manifest in listed if manifest.has_added_files() or manifest.has_existing_files()]
     seen = _Tally()
     hit: dict[int, bytearray | None] = {}
-    if cover.everything:
+    if selector.everything:
         hit = dict.fromkeys(range(len(live)))
     else:
-        for at, (tally, taken) in enumerate(in_order(lambda manifest: _look(io, cover, manifest), live)):
+        for at, (tally, taken) in enumerate(in_order(lambda manifest: _look(io, selector, manifest), live)):
             seen.merge(tally)
             if any(tally.files):
                 hit[at] = taken
-    _require_all(cover, seen)
+    _require_all(selector, seen)
     tasks = [(live[at], taken, new_path()) for at, taken in hit.items()]
     rewritten: dict[int, ManifestFile] = {}
     for at, (tally, manifest) in zip(hit, in_order(lambda task: _rewrite(io, *task, snapshot_id), tasks), strict=True):
         rewritten[at] = manifest
-        if cover.everything:
+        if selector.everything:
             seen.merge(tally)
     return Removed(
         manifests=[rewritten.get(at, manifest) for at, manifest in enumerate(live)],
@@ -135,19 +135,19 @@ def remove(
     )
 
 
-def _look(io: FileIO, cover: Cover, manifest: ManifestFile) -> tuple[_Tally, bytearray]:
+def _look(io: FileIO, selector: RemovalSelector, manifest: ManifestFile) -> tuple[_Tally, bytearray]:
     """Count what is taken from a manifest, and mark it: a byte for each entry."""
     tally, marks, spec_id = _Tally(), bytearray(), manifest.partition_spec_id
-    if not cover.may_be_in(manifest):
+    if not selector.may_be_in(manifest):
         return tally, marks
-    for entry, partition in entries_of(io, manifest, cover.fields):
+    for entry, partition in entries_of(io, manifest, selector.fields):
         marks.append(0)
         if entry.status == DELETED:
             continue
-        if cover.takes(entry, partition, spec_id, cover.file_of(entry, partition, spec_id)):
+        if selector.takes(entry, partition, spec_id, selector.file_of(entry, partition, spec_id)):
             marks[-1] = 1
             tally.add(entry, partition, spec_id)
-            if entry.file["file_path"] in cover.paths:
+            if entry.file["file_path"] in selector.paths:
                 tally.paths.add(entry.file["file_path"])
     return tally, marks
 
@@ -164,12 +164,13 @@ def _rewrite(
     return tally, rewrite_manifest(io, path, manifest, snapshot_id, marks, took)
 
 
-def _require_all(cover: Cover, seen: _Tally) -> None:
-    gone = cover.paths - seen.paths
+def _require_all(selector: RemovalSelector, seen: _Tally) -> None:
+    gone = selector.paths - seen.paths
     if gone:
         raise TableMovedError(
-            f"{len(gone)} of {len(cover.paths)} data files to replace are not in the table any more, such as {min(gone)}: another "
-            "commit removed or rewrote them. Nothing was changed. Run the stage again: it plans the write on the table as it is."
+            f"{len(gone)} of {len(selector.paths)} data files to replace are not in the table any more, such as {min(gone)}: "
+            "another commit removed or rewrote them. Nothing was changed. Run the stage again: it plans the write on the table as "
+            "it is."
         )
 
 
@@ -185,7 +186,7 @@ def classified(table: Table, snapshot_id: int, expression: BooleanExpression) ->
     """Data files of a snapshot that may hold matching rows, each with whether all of its rows match."""
     from pyiceberg.manifest import ManifestContent
 
-    from airflow_ckpt_provider.tables.iceberg.matching import Matcher
+    from airflow_ckpt_provider.tables.iceberg.matching import MetricsEvaluator
 
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
     if snapshot is None:
@@ -193,7 +194,7 @@ def classified(table: Table, snapshot_id: int, expression: BooleanExpression) ->
             f"Snapshot {snapshot_id} of {'.'.join(table.name())} is not there any more. Run the stage again: it plans the write on "
             "the table as it is."
         )
-    matcher = Matcher(table.metadata, expression)
+    matcher = MetricsEvaluator(table.metadata, expression)
     listed = snapshot.manifests(table.io)
     holding = (one for one in listed if one.content == ManifestContent.DATA and matcher.may_be_in(one))
     for manifest, entry, partition in live_entries(table.io, holding, None):

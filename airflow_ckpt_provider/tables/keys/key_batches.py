@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.keys.index import Duplicates, Positions
     from airflow_ckpt_provider.tables.keys.values import Hashes
 
-#: Bytes of memory for the keys of one portion.
+#: Bytes of memory for the keys of one batch of keys.
 PORTION_BYTES = 64 << 20
 
 #: Bytes of the source for each bucket, and the most buckets there are.
@@ -41,7 +41,7 @@ def bucket_of(hashed: Hashes, buckets: int) -> Hashes:
     return hashed % np.uint64(buckets)
 
 
-class Portion(NamedTuple):
+class KeyBatch(NamedTuple):
     """Keys of these buckets, and of these only one of several equal shares."""
 
     buckets: tuple[int, ...]
@@ -49,13 +49,13 @@ class Portion(NamedTuple):
     shares: int = 1
 
     def has(self, hashed: Hashes, buckets: int) -> Any:  # noqa: ANN401 - a numpy array of booleans
-        """Which of these keys belong to the share; their bucket must be one of the portion's."""
+        """Which of these keys belong to the share; their bucket must be one of the batch of keys's."""
         import numpy as np
 
         return (hashed // np.uint64(buckets)) % np.uint64(self.shares) == np.uint64(self.share)
 
     def holds(self, hashed: Hashes, buckets: int) -> Any:  # noqa: ANN401 - a numpy array of booleans
-        """Which of these keys belong to the portion."""
+        """Which of these keys belong to the batch of keys."""
         import numpy as np
 
         if len(self.buckets) == buckets and self.shares == 1:
@@ -64,7 +64,7 @@ class Portion(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """The keys of a portion: where they are in memory, and which row of which source each is of."""
+    """The keys of a batch of keys: where they are in memory, and which row of which source each is of."""
 
     known: KeyIndex
     source: Positions
@@ -75,22 +75,22 @@ class Keys(NamedTuple):
         return self.known.nbytes + int(self.source.nbytes + self.row.nbytes)
 
 
-def cover(key_bytes: int, rows: int, buckets: int, only: int | None = None) -> list[Portion]:
-    """Portions that cover all keys, each of about ``PORTION_BYTES`` at most.
+def batches_of(key_bytes: int, rows: int, buckets: int, only: int | None = None) -> list[KeyBatch]:
+    """Portions that batches_of all keys, each of about ``PORTION_BYTES`` at most.
 
     :param key_bytes: bytes of all keys in memory, and their number.
-    :param only: the bucket to cover; all if None.
+    :param only: the bucket to batches_of; all if None.
     """
     each = max(1, (key_bytes + _ROW_BYTES * rows) // buckets)
     wanted = list(range(buckets)) if only is None else [only]
     if each > PORTION_BYTES:
         shares = -(-each // PORTION_BYTES)
-        return [Portion((bucket,), share, shares) for bucket in wanted for share in range(shares)]
+        return [KeyBatch((bucket,), share, shares) for bucket in wanted for share in range(shares)]
     together = PORTION_BYTES // each
-    return [Portion(tuple(wanted[start : start + together])) for start in range(0, len(wanted), together)]
+    return [KeyBatch(tuple(wanted[start : start + together])) for start in range(0, len(wanted), together)]
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """Keys that were read together: in their canonical form, hashed, the number of their source, and of their rows in it."""
 
     columns: list[pa.Array]
@@ -102,23 +102,23 @@ class Part(NamedTuple):
     def nbytes(self) -> int:
         return int(sum(column.nbytes for column in self.columns)) + len(self.rows) * _ROW_BYTES
 
-    def of(self, positions: Any) -> Part:  # noqa: ANN401 - a numpy array
+    def of(self, positions: Any) -> BatchPart:  # noqa: ANN401 - a numpy array
         """Some of them."""
         import pyarrow as pa
 
         taken = pa.array(positions)
-        return Part([column.take(taken) for column in self.columns], self.hashed[positions], self.source, self.rows[positions])
+        return BatchPart([column.take(taken) for column in self.columns], self.hashed[positions], self.source, self.rows[positions])
 
 
-def collect(parts: Iterable[Part], columns: int, names: Sequence[str], shown: Callable[[int, pa.Array, int], str]) -> Keys:
-    """The keys of a portion, in the order of the sources and of the rows in each.
+def collect(parts: Iterable[BatchPart], columns: int, names: Sequence[str], shown: Callable[[int, pa.Array, int], str]) -> Keys:
+    """The keys of a batch of keys, in the order of the sources and of the rows in each.
 
     :param columns: number of key columns.
     :param names: theirs, for messages.
     :param shown: a value of a key column, by the column's number, as messages show it.
     :raises DuplicateKeyError: if there are far more of them than was reckoned, because many are the same.
     """
-    held: list[Part] = []
+    held: list[BatchPart] = []
     size, limit = 0, 2 * PORTION_BYTES
     for part in parts:
         if not len(part.rows):
@@ -153,7 +153,7 @@ def refuse_duplicates(loaded: Keys, names: Sequence[str], shown: Callable[[int, 
     )
 
 
-def _joined(parts: Sequence[Part], columns: int) -> Keys:
+def _joined(parts: Sequence[BatchPart], columns: int) -> Keys:
     import numpy as np
     import pyarrow as pa
 

@@ -34,7 +34,7 @@ _MOST_PIECES = 200_000
 MOVED = "moved"
 
 
-class Piece(NamedTuple):
+class MovedRows(NamedTuple):
     """Rows of a fragment that follow each other, and where they stood when they were read.
 
     :param split: the split that has read them; empty if none has.
@@ -58,7 +58,7 @@ class Ranges(NamedTuple):
     """
 
     splits: tuple[Split, ...]
-    moved: dict[str, list[Piece]]
+    moved: dict[str, list[MovedRows]]
 
     def inputs(self, plan: Plan, dataset: LanceDataset) -> JsonObject:
         """Inputs of the plan that comes after this one."""
@@ -93,15 +93,15 @@ def ranges_of(
     return Ranges(tuple(splits.values()), moved)
 
 
-def moved_in(plan: Plan) -> dict[str, list[Piece]]:
+def moved_in(plan: Plan) -> dict[str, list[MovedRows]]:
     """What a plan says of fragments that were compacted."""
-    return part_of(plan.inputs.get(MOVED, {}), dict[str, list[Piece]])
+    return part_of(plan.inputs.get(MOVED, {}), dict[str, list[MovedRows]])
 
 
 def _followed(
-    dataset: LanceDataset, plan: Plan, fields: frozenset[int], known: Mapping[str, list[Piece]], before: Mapping[str, Split],
+    dataset: LanceDataset, plan: Plan, fields: frozenset[int], known: Mapping[str, list[MovedRows]], before: Mapping[str, Split],
     is_staged: Callable[[str], bool],
-) -> dict[str, list[Piece]]:  # fmt: skip
+) -> dict[str, list[MovedRows]]:  # fmt: skip
     """The pieces of the fragments that came since a plan, as far as they can be told."""
     base = plan.base or 0
     read: dict[str, list[Rows]] = {}
@@ -112,26 +112,26 @@ def _followed(
         there = live_fragments(dataset.checkout_version(base))
     except (OSError, ValueError):
         return {}
-    pieces: dict[int, Sequence[Piece]] = {}
+    pieces: dict[int, Sequence[MovedRows]] = {}
     for one in there:
         of = content_of(one, fields)
-        staged = [Piece(ids[rows] if is_staged(ids[rows]) else "", rows.start, rows.stop) for rows in read.get(of, ())]
+        staged = [MovedRows(ids[rows] if is_staged(ids[rows]) else "", rows.start, rows.stop) for rows in read.get(of, ())]
         pieces[one.id] = _filled(known[of], staged) if of in known else staged
     found = follow(dataset, base, pieces, fields)
     return {content_of(one, fields): list(found[one.id]) for one in live_fragments(dataset) if one.id in found}
 
 
-def _filled(pieces: Sequence[Piece], staged: Iterable[Piece]) -> list[Piece]:
+def _filled(pieces: Sequence[MovedRows], staged: Iterable[MovedRows]) -> list[MovedRows]:
     """The pieces of a fragment, with those of nobody that were read since."""
     own = {piece.start: piece for piece in staged if piece.split}
-    found: list[Piece] = []
+    found: list[MovedRows] = []
     at = 0
     for piece in pieces:
         end = at + piece.rows
         while not piece.split and at < end:
             one = own.get(at)
             stop = one.stop if one is not None else min([start for start in own if at < start < end], default=end)
-            _add(found, one if one is not None else Piece("", at, stop))
+            _add(found, one if one is not None else MovedRows("", at, stop))
             at = stop
         if piece.split:
             _add(found, piece)
@@ -139,7 +139,7 @@ def _filled(pieces: Sequence[Piece], staged: Iterable[Piece]) -> list[Piece]:
     return found
 
 
-def _unread(pieces: Sequence[Piece]) -> Iterator[tuple[int, int]]:
+def _unread(pieces: Sequence[MovedRows]) -> Iterator[tuple[int, int]]:
     """Places of the rows that nobody has read."""
     at = 0
     for piece in pieces:
@@ -148,19 +148,19 @@ def _unread(pieces: Sequence[Piece]) -> Iterator[tuple[int, int]]:
         at += piece.rows
 
 
-def kept(pieces: Sequence[Piece], runs: Iterable[tuple[int, int]]) -> list[Piece]:
+def kept(pieces: Sequence[MovedRows], runs: Iterable[tuple[int, int]]) -> list[MovedRows]:
     """Of the rows that the pieces are, one after the other, those with these numbers.
 
     :param runs: from a number up to another, in their order.
     """
-    found: list[Piece] = []
+    found: list[MovedRows] = []
     at = first = 0
     for start, stop in runs:
         while at < len(pieces) and first < stop:
             piece = pieces[at]
             low, high = max(start, first), min(stop, first + piece.rows)
             if low < high:
-                _add(found, Piece(piece.split, piece.start + low - first, piece.start + high - first))
+                _add(found, MovedRows(piece.split, piece.start + low - first, piece.start + high - first))
             if first + piece.rows > stop:
                 break
             first += piece.rows
@@ -168,7 +168,7 @@ def kept(pieces: Sequence[Piece], runs: Iterable[tuple[int, int]]) -> list[Piece
     return found
 
 
-def dealt(pieces: Sequence[Piece], sizes: Iterable[int]) -> Iterator[list[Piece]]:
+def dealt(pieces: Sequence[MovedRows], sizes: Iterable[int]) -> Iterator[list[MovedRows]]:
     """The pieces, so many rows at a time."""
     done = 0
     for size in sizes:
@@ -176,7 +176,7 @@ def dealt(pieces: Sequence[Piece], sizes: Iterable[int]) -> Iterator[list[Piece]
         done += size
 
 
-def _add(pieces: list[Piece], piece: Piece) -> None:
+def _add(pieces: list[MovedRows], piece: MovedRows) -> None:
     if pieces and pieces[-1].split == piece.split and (not piece.split or pieces[-1].stop == piece.start):
         # Of rows that nobody has read it does not matter where they stood.
         pieces[-1] = pieces[-1]._replace(stop=pieces[-1].stop + piece.rows)
@@ -185,8 +185,8 @@ def _add(pieces: list[Piece], piece: Piece) -> None:
 
 
 def follow(
-    dataset: LanceDataset, base: int, pieces: Mapping[int, Sequence[Piece]], fields: frozenset[int]
-) -> dict[int, Sequence[Piece]]:
+    dataset: LanceDataset, base: int, pieces: Mapping[int, Sequence[MovedRows]], fields: frozenset[int]
+) -> dict[int, Sequence[MovedRows]]:
     """The pieces of the fragments that the dataset has now, by their ids; without those that cannot be told.
 
     :param base: the version that ``pieces`` are of.
@@ -204,7 +204,7 @@ def follow(
     return found
 
 
-def _step(dataset: LanceDataset, version: int, found: dict[int, Sequence[Piece]], fields: frozenset[int]) -> None:
+def _step(dataset: LanceDataset, version: int, found: dict[int, Sequence[MovedRows]], fields: frozenset[int]) -> None:
     """From the version before to this one."""
     transaction = transaction_of(dataset, version)
     operation: Any = None if transaction is None else transaction.operation
@@ -221,11 +221,11 @@ def _step(dataset: LanceDataset, version: int, found: dict[int, Sequence[Piece]]
             del found[one]
 
 
-def _move(before: LanceDataset, group: Any, found: dict[int, Sequence[Piece]]) -> None:  # noqa: ANN401 - a RewriteGroup
+def _move(before: LanceDataset, group: Any, found: dict[int, Sequence[MovedRows]]) -> None:  # noqa: ANN401 - a RewriteGroup
     """What was in the old fragments of a compaction is in the new ones."""
-    moved: list[Piece] = []
+    moved: list[MovedRows] = []
     for old in group.old_fragments:
-        pieces = found.pop(old.id, None) or [Piece("", 0, old.physical_rows)]
+        pieces = found.pop(old.id, None) or [MovedRows("", 0, old.physical_rows)]
         for piece in kept(pieces, _live(before.get_fragment(old.id), old.physical_rows)):
             _add(moved, piece)
     if sum(piece.rows for piece in moved) != sum(new.physical_rows for new in group.new_fragments):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject, Split
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
-    from airflow_ckpt_provider.tables.iceberg.cover import Removal
+    from airflow_ckpt_provider.tables.iceberg.removals import Removal
 
 
 def require_whole(table: Table, header: Header, paths: frozenset[str]) -> None:

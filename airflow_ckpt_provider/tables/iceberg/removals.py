@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyiceberg.types import IcebergType
 
     from airflow_ckpt_provider.tables.iceberg.manifest import Entry
-    from airflow_ckpt_provider.tables.iceberg.matching import Matcher
+    from airflow_ckpt_provider.tables.iceberg.matching import MetricsEvaluator
 
 #: Stands for NaN in keys, which is not equal to itself.
 NAN = "NaN"
@@ -31,19 +31,19 @@ Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Everything:
+class RemoveAll:
     """The whole table, delete files included."""
 
 
 @dataclass(frozen=True, slots=True)
-class Paths:
+class RemoveFiles:
     """Exactly these data files, all of which must be live."""
 
     paths: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Partitions:
+class RemovePartitions:
     """All live files of these partitions of one partition spec; delete files of a partition apply to no file but these.
 
     :param keys: see :func:`key_of`.
@@ -54,13 +54,13 @@ class Partitions:
 
 
 @dataclass(frozen=True, slots=True)
-class Matching:
+class RemoveWhere:
     """All data files that hold only rows that match; see :func:`classified` for those that hold others, too."""
 
     expression: BooleanExpression
 
 
-Removal = Everything | Paths | Partitions | Matching
+Removal = RemoveAll | RemoveFiles | RemovePartitions | RemoveWhere
 
 
 def key_of(values: Iterable[Any]) -> Key:
@@ -68,7 +68,7 @@ def key_of(values: Iterable[Any]) -> Key:
     return tuple(NAN if value != value else value for value in values)  # noqa: PLR0124
 
 
-class Cover:
+class RemovalSelector:
     """Which files of a table some removals take.
 
     Also used to tell what a foreign commit touched.
@@ -78,19 +78,19 @@ class Cover:
         self.everything = False
         self.paths: set[str] = set()
         self.partitions: dict[int, frozenset[Key]] = {}
-        self.matchers: list[Matcher] = []
+        self.matchers: list[MetricsEvaluator] = []
         for removal in removals:
             match removal:
-                case Everything():
+                case RemoveAll():
                     self.everything = True
-                case Paths(paths):
+                case RemoveFiles(paths):
                     self.paths |= paths
-                case Partitions(spec_id, keys):
+                case RemovePartitions(spec_id, keys):
                     self.partitions[spec_id] = self.partitions.get(spec_id, frozenset()) | {key_of(key) for key in keys}
-                case Matching(expression):
-                    from airflow_ckpt_provider.tables.iceberg.matching import Matcher
+                case RemoveWhere(expression):
+                    from airflow_ckpt_provider.tables.iceberg.matching import MetricsEvaluator
 
-                    self.matchers.append(Matcher(metadata, expression))
+                    self.matchers.append(MetricsEvaluator(metadata, expression))
         self._wanted: dict[int, list[_FieldValues]] = {}
         for spec_id, wanted in self.partitions.items():
             if wanted:

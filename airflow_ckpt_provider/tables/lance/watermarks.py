@@ -1,4 +1,4 @@
-"""Where a Lance dataset keeps how far a task has read a growing source; see ``tables.marks``.
+"""Where a Lance dataset keeps how far a task has read a growing source; see ``tables.watermarks``.
 
 In the metadata of its schema, which every version takes over from the one before: set by the very commit that lands the rows,
 gone when the dataset is restored to a version before that, and there when versions are cleaned up. Only an overwrite by others
@@ -15,7 +15,7 @@ import msgspec
 from airflow_ckpt_provider.exceptions import CorruptObjectError, HistoryExpiredError, RolledBackError
 from airflow_ckpt_provider.tables.lance.history import Search, find
 from airflow_ckpt_provider.tables.lance.schema import in_memory
-from airflow_ckpt_provider.tables.marks import MARK_PREFIX, marks_in, marks_of
+from airflow_ckpt_provider.tables.watermarks import WATERMARK_PREFIX, watermarks_in, watermarks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,21 +39,21 @@ _ANEW = (
 
 
 class Begun(NamedTuple):
-    """A commit that was about to be the first of a reading."""
+    """A commit that was about to be the first of a consumer."""
 
     group: str
     horizon: int
 
 
-def mark_of(dataset: LanceDataset, reading: str) -> JsonObject | None:
-    """How far the last commit of this reading has read its source.
+def watermark_of(dataset: LanceDataset, consumer: str) -> JsonObject | None:
+    """How far the last commit of this consumer has read its source.
 
     :raises CorruptObjectError: if somebody edited the schema's metadata.
     :raises HistoryExpiredError: if it has read, or may have, and how far is not there any more.
     """
-    name = MARK_PREFIX + reading
+    name = WATERMARK_PREFIX + consumer
     text = dataset.schema_metadata.get(name)
-    notes = _begun(dataset, reading)
+    notes = _begun(dataset, consumer)
     if text is not None and notes:
         return _decoded(text, name, dataset, dict[str, object])
     if text is not None:
@@ -80,7 +80,7 @@ def mark_of(dataset: LanceDataset, reading: str) -> JsonObject | None:
 
 
 def _overwritten(dataset: LanceDataset, name: str, landed: int | None) -> HistoryExpiredError:
-    before, text = next(_earlier_marks(dataset, name), (None, None))
+    before, text = next(_earlier_watermarks(dataset, name), (None, None))
     back = (
         ""
         if text is None
@@ -93,8 +93,8 @@ def _overwritten(dataset: LanceDataset, name: str, landed: int | None) -> Histor
     )
 
 
-def _earlier_marks(dataset: LanceDataset, name: str) -> Iterator[tuple[int, str]]:
-    """Versions that show a mark, the newest first, and the mark."""
+def _earlier_watermarks(dataset: LanceDataset, name: str) -> Iterator[tuple[int, str]]:
+    """Versions that show a watermark, the newest first, and the watermark."""
     for version in sorted((one["version"] for one in dataset.versions()), reverse=True):
         text = dataset.checkout_version(version).schema_metadata.get(name)
         if text is not None:
@@ -102,7 +102,7 @@ def _earlier_marks(dataset: LanceDataset, name: str) -> Iterator[tuple[int, str]
 
 
 def note(dataset: LanceDataset, group: Group, sealed: Sequence[SealedWrite]) -> bool:
-    """Note the readings that have no mark yet, before their first commit, in a version of its own.
+    """Note the readings that have no watermark yet, before their first commit, in a version of its own.
 
     :returns: whether there was anything to note, so that there is a newer version now.
     """
@@ -110,7 +110,7 @@ def note(dataset: LanceDataset, group: Group, sealed: Sequence[SealedWrite]) -> 
     from lance.dataset import Transaction
 
     text = msgspec.json.encode(Begun(group.id, group.horizon)).decode()
-    first = [f"{BEGUN_PREFIX}{mark.reading}.{group.id}" for _, mark in marks_in(sealed) if mark.begin is None]
+    first = [f"{BEGUN_PREFIX}{watermark.consumer}.{group.id}" for _, watermark in watermarks_in(sealed) if watermark.begin is None]
     new: dict[str, str | None] = {name: text for name in first if name not in dataset.metadata}
     if new:
         operation = LanceOperation.UpdateConfig(table_metadata_updates=LanceOperation.UpdateMap(new))
@@ -118,15 +118,15 @@ def note(dataset: LanceDataset, group: Group, sealed: Sequence[SealedWrite]) -> 
     return bool(new)
 
 
-def with_marks(dataset: LanceDataset, sealed: Sequence[SealedWrite]) -> Any:  # noqa: ANN401 - a LanceSchema
+def with_watermarks(dataset: LanceDataset, sealed: Sequence[SealedWrite]) -> Any:  # noqa: ANN401 - a LanceSchema
     """The dataset's schema, with how far these have read in its metadata."""
     copy = in_memory(dataset.lance_schema)
-    copy.update_schema_metadata({**marks_of(sealed)})
+    copy.update_schema_metadata({**watermarks_of(sealed)})
     return copy.lance_schema
 
 
-def _begun(dataset: LanceDataset, reading: str) -> list[Begun]:
-    prefix = f"{BEGUN_PREFIX}{reading}."
+def _begun(dataset: LanceDataset, consumer: str) -> list[Begun]:
+    prefix = f"{BEGUN_PREFIX}{consumer}."
     notes = {name: text for name, text in dataset.metadata.items() if name.startswith(prefix)}
     return [_decoded(text, name, dataset, Begun) for name, text in sorted(notes.items())]
 
