@@ -16,7 +16,7 @@ from msgspec import inspect
 from airflow_ckpt_provider.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
 
@@ -99,7 +99,8 @@ def plain(field: inspect.Field, value: object) -> object:
     """
     name, kind = field.name, _bare(field.type)
     if isinstance(kind, inspect.LiteralType):
-        return _choice(name, value, kind.values)
+        # msgspec sorts them; what is done if nothing is said comes first.
+        return _choice(name, value, sorted(kind.values, key=lambda one: one != field.default))
     if isinstance(kind, inspect.ListType):
         return _names(name, value)
     if isinstance(kind, inspect.BoolType):
@@ -125,7 +126,7 @@ def _present(kind: inspect.UnionType) -> Iterator[inspect.Type]:
     return (one for one in kind.types if not isinstance(one, inspect.NoneType))
 
 
-def _choice(name: str, value: object, values: tuple[object, ...]) -> object:
+def _choice(name: str, value: object, values: Sequence[object]) -> object:
     if value not in values:
         raise InvalidInputError(f"{name}={value!r}: the values are {' and '.join(map(repr, values))}.")
     return value
