@@ -75,10 +75,14 @@ class LanceWorld(World):
 
     @property
     def exists(self) -> bool:
+        return self._opened() is not None
+
+    def _opened(self) -> LanceDataset | None:
+        """The dataset if there is one."""
         try:
-            return self.dataset is not None
+            return self.dataset
         except ValueError:
-            return False
+            return None
 
     def create_dataset(self, start: int = FOREIGN, count: int = 5, **settings: Any) -> list[int]:
         """Make the dataset with somebody else's rows; their ids. Without rows it has no fragments."""
@@ -111,9 +115,9 @@ class LanceWorld(World):
 
     def versions(self) -> list[Version]:
         """All versions that are there, oldest first; none if there is no dataset."""
-        if not self.exists:
+        dataset = self._opened()
+        if dataset is None:
             return []
-        dataset = self.dataset
         numbers = sorted(one["version"] for one in dataset.versions())
         found = [(number, dataset.read_transaction(number)) for number in numbers]
         return [Version(number, (one.transaction_properties if one is not None else None) or {}) for number, one in found]
@@ -149,11 +153,15 @@ class LanceWorld(World):
 
     def referenced_files(self, name: str = "") -> set[str]:
         """Data files that the last version refers to."""
-        return self._files_of(self.dataset) if self.exists else set()
+        dataset = self._opened()
+        return self._files_of(dataset) if dataset is not None else set()
 
     def ever_referenced_files(self) -> set[str]:
         """Data files that any version refers to."""
-        return set().union(*(self._files_of(self.dataset.checkout_version(version.number)) for version in self.versions()))
+        dataset = self._opened()
+        if dataset is None:
+            return set()
+        return set().union(*(self._files_of(dataset.checkout_version(one["version"])) for one in dataset.versions()))
 
     def _files_of(self, dataset: LanceDataset) -> set[str]:
         return {f"{self.uri}/data/{file.path}" for fragment in dataset.get_fragments() for file in fragment.data_files()}
