@@ -140,11 +140,12 @@ def require_as_told(catalog: Catalog, identifier: str, creation: JsonObject, par
 def _parsed(identifier: str, creation: JsonObject) -> TableMetadata:
     """The metadata of a table to be: it has no history."""
     from pydantic import ValidationError
+    from pyiceberg.exceptions import ValidationError as MetadataError
     from pyiceberg.table.metadata import TableMetadataUtil
 
     try:
         metadata = TableMetadataUtil.parse_obj(creation)
-    except (ValidationError, ValueError) as error:
+    except (ValidationError, MetadataError, ValueError, AttributeError, KeyError, TypeError) as error:
         raise CorruptObjectError(f"The checkpoint store describes the table {identifier} in a way that is none: {error}") from error
     if metadata.snapshots or metadata.refs:
         raise CorruptObjectError(

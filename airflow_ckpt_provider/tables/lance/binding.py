@@ -179,15 +179,16 @@ class NamedDataset:
     def recognised(self, dataset: LanceDataset, binding: TableBinding) -> bool | None:
         """Whether this is the dataset that was bound; None if the version that could tell was cleaned up."""
         bound: Any = binding.base or {}
-        if dataset.version < int(bound["version"]) <= latest_version(dataset):
+        version = version_of(binding)
+        if dataset.version < version <= latest_version(dataset):
             raise ListedMeanwhileError(f"Version {dataset.version} of {dataset.uri} was listed as the latest.")
-        if dataset.version < int(bound["version"]):
+        if dataset.version < version:
             return False
         try:
-            then = dataset if dataset.version == bound["version"] else dataset.checkout_version(bound["version"])
+            then = dataset if dataset.version == version else dataset.checkout_version(version)
         except (OSError, ValueError):
             return None
-        if made_at(then).isoformat() == str(bound["committed_at"]):
+        if made_at(then).isoformat() == str(bound.get("committed_at")):
             return True
         # The number may have been given again, below the latest version, once the version that was bound was cleaned up.
         return False if is_in_line(then.version, dataset) else None
