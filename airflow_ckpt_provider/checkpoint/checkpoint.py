@@ -45,7 +45,8 @@ from airflow_ckpt_provider.exceptions import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import Document, JsonObject
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+    from airflow_ckpt_provider.checkpoint.encoding import Document
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 
 

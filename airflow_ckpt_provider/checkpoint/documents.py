@@ -24,7 +24,7 @@ from airflow_ckpt_provider.checkpoint.bounds import (  # msgspec reads the annot
     Number,  # noqa: TC001
     Round,  # noqa: TC001
 )
-from airflow_ckpt_provider.checkpoint.encoding import FORMAT_VERSION, from_json, to_json  # noqa: F401 - they belong to what is here
+from airflow_ckpt_provider.checkpoint.encoding import FORMAT_VERSION, Document, from_json, to_json  # noqa: F401 - they belong to what is here
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError
 
@@ -37,12 +37,6 @@ AnyPart = TypeVar("AnyPart")
 READ = "read"
 
 JsonObject = dict[str, object]
-
-
-class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="document"):
-    """Base of all stored documents. The class name, in lower case, is stored as member ``document``."""
-
-    format_version: int = FORMAT_VERSION
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -235,7 +229,7 @@ class Staged(Document, frozen=True, kw_only=True, tag="staged"):
     files: tuple[StagedFile, ...]
     manifest: JsonObject | None
     replaces: tuple[str, ...] = ()
-    counts: dict[str, Count] = {}
+    counts: dict[str, Count] = {}  # noqa: RUF012 - msgspec copies it
     scratch: JsonObject | None = None
     missing: tuple[str, ...] = ()
 
@@ -258,7 +252,7 @@ class Seal(Document, frozen=True, kw_only=True, tag="seal"):
     files: Count
     manifests: tuple[JsonObject, ...]
     round: Round = 1
-    counts: dict[str, Count] = {}
+    counts: dict[str, Count] = {}  # noqa: RUF012 - msgspec copies it
     provisional: bool = False
 
     @property

@@ -19,13 +19,19 @@ from airflow_ckpt_provider.checkpoint.signing import is_signed, signature
 from airflow_ckpt_provider.exceptions import CorruptObjectError, InvalidInputError, NewerFormatError, SignatureError
 
 if TYPE_CHECKING:
-    from airflow_ckpt_provider.checkpoint.documents import Document
     from airflow_ckpt_provider.checkpoint.signing import Signer
 
 #: Version of all stored documents; readers accept exactly this one.
 FORMAT_VERSION = 1
 
-AnyDocument = TypeVar("AnyDocument", bound="Document")
+
+class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="document"):
+    """Base of all stored documents. The class name, in lower case, is stored as member ``document``."""
+
+    format_version: int = FORMAT_VERSION
+
+
+AnyDocument = TypeVar("AnyDocument", bound=Document)
 
 #: Last member of a document, before its 64 hex digits: a checksum, or a signature (see ``signing``).
 _CHECKSUM = b',"sha256":"'

@@ -7,10 +7,7 @@ default key has the run's id in it, so that such a run writes under another key;
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from airflow_ckpt_provider.checkpoint.documents import Header
+from typing import Protocol
 
 #: Start of the run ids that ``airflow tasks test`` makes up anew each time.
 TEMPORARY_RUN = "__airflow_temporary_run_"
@@ -23,6 +20,28 @@ _BY_RUN = f"run the DAG with the configuration {_ASKED}"
 _BY_PARAMS = f"set params={_ASKED} on the stage and clear it in the same run, then its commit"
 
 
+class TaskInstance(Protocol):
+    """Where a write comes from; see ``Origin``."""
+
+    @property
+    def dag_id(self) -> str: ...
+    @property
+    def task_id(self) -> str: ...
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def map_index(self) -> int: ...
+
+
+class Keyed(Protocol):
+    """What is written under a key, and where it comes from; see ``Header``."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def origin(self) -> TaskInstance: ...
+
+
 def default_key_of(dag_id: str, task_id: str, run: str, map_index: int) -> str:
     """The key of a task that was given none.
 
@@ -31,7 +50,7 @@ def default_key_of(dag_id: str, task_id: str, run: str, map_index: int) -> str:
     return f"{dag_id}/{task_id}/{run}/{map_index}"
 
 
-def how_to_restart(header: Header | None = None) -> str:
+def how_to_restart(header: Keyed | None = None) -> str:
     """What to do to begin a write anew, to follow ``Redo the write:``, without a full stop.
 
     :param header: of the checkpoint, which tells whether its key is the default one; without it, both ways are named.

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from obstore.store import ObjectStore
 
-    from airflow_ckpt_provider.checkpoint.documents import Document
-    from airflow_ckpt_provider.checkpoint.encoding import AnyDocument
+    from airflow_ckpt_provider.checkpoint.encoding import AnyDocument, Document
     from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
     from airflow_ckpt_provider.checkpoint.signing import Signer
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table.name_mapping import NameMapping
 
-    from airflow_ckpt_provider.scan.iceberg import ScanFile
+    from airflow_ckpt_provider.scan.data_files import ScanFile
 
 #: Rows of one batch at most, and bytes of the file that they may stand for: rows may be large.
 BATCH_ROWS, BATCH_BYTES = 65_536, 8 << 20

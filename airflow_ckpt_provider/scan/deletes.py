@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
     from pyiceberg.io import FileIO, InputStream
 
-    from airflow_ckpt_provider.scan.iceberg import DeleteFile
+    from airflow_ckpt_provider.scan.data_files import DeleteFile
 
 
 class LiveRows:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_ckpt_provider.checkpoint.documents import Part
 from airflow_ckpt_provider.exceptions import UnsupportedTableError
 from airflow_ckpt_provider.scan.batches import file_batches
 from airflow_ckpt_provider.scan.constants import constant_of, constants_of
+from airflow_ckpt_provider.scan.data_files import DeleteFile, ScanFile
 from airflow_ckpt_provider.scan.deletes import LiveRows
 from airflow_ckpt_provider.scan.projection import Projection, plain_schema
 
@@ -30,32 +30,6 @@ if TYPE_CHECKING:
 _MANIFESTS = 16
 
 _POSITION = "\0position"
-
-
-class DeleteFile(Part, frozen=True, array_like=True):
-    """A file that says which rows of data files are deleted: Parquet, ORC, or Puffin for deletion vectors."""
-
-    path: str
-    bytes: int
-    format: str
-
-
-class ScanFile(Part, frozen=True, kw_only=True, omit_defaults=True):
-    """One data file, as a plan stores it.
-
-    :param rows: rows in the file, deleted ones too.
-    :param format: ``PARQUET`` or ``ORC``.
-    :param constants: field ids and JSON values of columns that the file's partition fixes; used if the file lacks the column.
-    :param deletes: position delete files that may hold rows of this file.
-    """
-
-    path: str
-    bytes: int
-    rows: int
-    spec_id: int
-    format: str = "PARQUET"
-    constants: tuple[tuple[int, str | int | float | bool], ...] = ()
-    deletes: tuple[DeleteFile, ...] = ()
 
 
 class Scanned(NamedTuple):

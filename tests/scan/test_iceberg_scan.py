@@ -22,7 +22,8 @@ from support.readers import rows_by_each_reader
 from support.world import SCHEMA, World
 
 from airflow_ckpt_provider.exceptions import UnsupportedTableError
-from airflow_ckpt_provider.scan.iceberg import DeleteFile, IcebergScan, ScanFile, scan_files
+from airflow_ckpt_provider.scan.data_files import DeleteFile, ScanFile
+from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
 
 BY_KIND = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "kind"))
 

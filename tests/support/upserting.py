@@ -10,7 +10,8 @@ import msgspec
 from pyarrow import parquet
 from pyiceberg.table.snapshots import Operation
 
-from airflow_ckpt_provider.scan.iceberg import IcebergScan, ScanFile, scan_files
+from airflow_ckpt_provider.scan.data_files import ScanFile
+from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
 from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest, to_manifest_file
 from airflow_ckpt_provider.tables.iceberg.upsert import key_batches, matched_rows
 from airflow_ckpt_provider.tables.iceberg.upsert.plan import plan_matches

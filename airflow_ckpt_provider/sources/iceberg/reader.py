@@ -9,7 +9,8 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.documents import Part, part_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import InputChangedError
-from airflow_ckpt_provider.scan.iceberg import IcebergScan, ScanFile  # noqa: TC001 - msgspec reads annotations
+from airflow_ckpt_provider.scan.data_files import ScanFile  # noqa: TC001 - msgspec reads annotations
+from airflow_ckpt_provider.scan.iceberg import IcebergScan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
-    from airflow_ckpt_provider.scan.iceberg import ScanFile, Scanned
+    from airflow_ckpt_provider.scan.data_files import ScanFile
+    from airflow_ckpt_provider.scan.iceberg import Scanned
 
 #: Parameters that choose the snapshot; at most one is given.
 _WHEN = ("snapshot_id", "as_of", "branch")

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 #: A check as a user writes it: SQL, a function or its name, or a mapping from names to those.
 CheckSpec: TypeAlias = "Test | Mapping[str, Test]"
 
-#: Name of the view that SQL is written over.
-VIEW = "staged"
 
 _FUNCTION = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 

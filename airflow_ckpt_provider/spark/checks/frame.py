@@ -14,7 +14,7 @@ import msgspec
 
 from airflow_ckpt_provider.exceptions import RetryableError
 from airflow_ckpt_provider.sources.packing import pack
-from airflow_ckpt_provider.spark.checks.check import VIEW
+from airflow_ckpt_provider.spark.checks.sql import VIEW
 from airflow_ckpt_provider.spark.checks.types import shown, shown_schema
 from airflow_ckpt_provider.spark.code_shipping import dumps, is_connect
 from airflow_ckpt_provider.spark.session import quiet

@@ -18,6 +18,9 @@ from airflow_ckpt_provider.spark.checks.functions import FUNCTIONS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+#: Name of the view that SQL is written over.
+VIEW = "staged"
+
 #: Settings of the session while checks run: what stands in ``${…}`` is not put in, and a path is no table.
 SAFE_SETTINGS: Mapping[str, str] = {"spark.sql.variable.substitute": "false", "spark.sql.runSQLOnFiles": "false"}
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+from airflow_ckpt_provider.scan.data_files import DeleteFile
 from airflow_ckpt_provider.scan.deletes import rows_deleted_of
-from airflow_ckpt_provider.scan.iceberg import DeleteFile
 from airflow_ckpt_provider.tables.iceberg.history import MAIN, lineage_of
 from airflow_ckpt_provider.tables.iceberg.manifest import ADDED, DELETED, data_file, entries_of, live_entries
 from airflow_ckpt_provider.tables.iceberg.removals import RemoveAll, RemoveFiles, RemovePartitions, RemoveWhere, key_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.checkpoint.documents import part_of
 from airflow_ckpt_provider.exceptions import InvalidInputError
-from airflow_ckpt_provider.scan.iceberg import ScanFile
+from airflow_ckpt_provider.scan.data_files import ScanFile
 from airflow_ckpt_provider.tables.iceberg.values import bound_values, with_watermarks
 from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile, part_of
-from airflow_ckpt_provider.scan.iceberg import IcebergScan, ScanFile
+from airflow_ckpt_provider.scan.data_files import ScanFile
+from airflow_ckpt_provider.scan.iceberg import IcebergScan
 from airflow_ckpt_provider.scan.sizes import file_sizes
 from airflow_ckpt_provider.tables.iceberg.evolution import pinned_schema
 from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest, merge, worth_merging

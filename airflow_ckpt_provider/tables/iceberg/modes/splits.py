@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from airflow_ckpt_provider.checkpoint.documents import Plan
-    from airflow_ckpt_provider.scan.iceberg import ScanFile
+    from airflow_ckpt_provider.scan.data_files import ScanFile
 
 
 def table_split(task: str, file: ScanFile, *more: str) -> Split:

@@ -15,7 +15,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.anew import as_named, first_id, read_anew, staged_anew
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Split, StagedFile, part_of
-from airflow_ckpt_provider.scan.iceberg import ScanFile
+from airflow_ckpt_provider.scan.data_files import ScanFile
 from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_same_files, require_same_schema
 from airflow_ckpt_provider.tables.iceberg.modes.base import IcebergMode
 from airflow_ckpt_provider.tables.iceberg.modes.splits import head_id, table_split

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
-    from airflow_ckpt_provider.scan.iceberg import ScanFile
+    from airflow_ckpt_provider.scan.data_files import ScanFile
 
 
 def plan_matches(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.locations import LocationProvider
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
-    from airflow_ckpt_provider.scan.iceberg import ScanFile
+    from airflow_ckpt_provider.scan.data_files import ScanFile
     from airflow_ckpt_provider.tables.iceberg.upsert.compare import Mask
     from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts
 
