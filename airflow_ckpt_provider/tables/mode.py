@@ -58,12 +58,6 @@ class Mode(ABC):
     def __init__(self, parameters: JsonObject) -> None:
         self.parameters = told(type(self).Parameters, parameters)
 
-    @classmethod
-    def variant(cls, parameters: JsonObject) -> type[Mode]:
-        """The class that does what these parameters ask of the mode; itself, unless they make another one of it."""
-        del parameters
-        return cls
-
     def validate(self) -> None:  # noqa: B027 - most modes have nothing to refuse
         """Refuse what cannot work on this table, before anything is read or recorded.
 

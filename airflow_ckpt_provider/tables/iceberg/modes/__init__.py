@@ -8,6 +8,7 @@ from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.tables.iceberg.modes.append import Append, Create
 from airflow_ckpt_provider.tables.iceberg.modes.overwrite import Overwrite
 from airflow_ckpt_provider.tables.iceberg.modes.overwrite_partitions import OverwritePartitions
+from airflow_ckpt_provider.tables.iceberg.modes.overwrite_where import OverwriteWhere
 from airflow_ckpt_provider.tables.iceberg.modes.upsert import Upsert
 
 if TYPE_CHECKING:
@@ -32,4 +33,4 @@ def mode_of(name: str, parameters: JsonObject) -> type[IcebergMode]:
     """
     if name not in MODES:
         raise InvalidInputError(f"mode={name!r}: the modes are {', '.join(MODES)}.")
-    return MODES[name].variant(parameters)
+    return OverwriteWhere if name == "overwrite" and "overwrite_filter" in parameters else MODES[name]

@@ -46,12 +46,6 @@ class IcebergMode(Mode):
         super().__init__(parameters)
         self.table = table
 
-    @classmethod
-    def variant(cls, parameters: JsonObject) -> type[IcebergMode]:
-        """Itself; see ``Mode.variant``."""
-        del parameters
-        return cls
-
     def placing(self, header: Header) -> dict[str, str] | None:
         """Source columns of the partition spec that the header pinned, and of the sort order."""
         table, binding = self.table, header.table

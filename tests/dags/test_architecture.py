@@ -1,4 +1,4 @@
-"""No module of the package imports itself by way of others, not in functions and not for types either."""
+"""What import-linter does not look at: circles of imports, lazy ones and those for types included, and the size of the ports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import ast
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import airflow_ckpt_provider
+
+PORTS = {"Protocol", "ABC"}
 
 ROOT = Path(airflow_ckpt_provider.__file__).parent
 NAME = ROOT.name
@@ -34,3 +38,14 @@ def test_nothing_is_imported_in_a_circle():
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         raise AssertionError(" imports ".join(reversed(error.args[1]))) from None
+
+
+@pytest.mark.parametrize("port", ["table", "state", "mode", "storage", "writer"])
+def test_the_ports_of_a_table_have_at_most_twelve_members_and_are_typed(port):
+    tree = ast.parse((ROOT / "tables" / f"{port}.py").read_text())
+    ports = [node for node in tree.body if isinstance(node, ast.ClassDef) and {ast.unparse(base) for base in node.bases} & PORTS]
+    assert ports
+    for node in ports:
+        members = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AnnAssign)]
+        assert len([one for one in members if getattr(one, "name", "") != "__init__"]) <= 12, node.name
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "Any"]
