@@ -364,6 +364,45 @@ def test_a_lance_key_whose_version_was_cleaned_up_is_known_to_a_new_store_by_its
     assert world.ids() == [*range(40), *foreign]
 
 
+@pytest.mark.parametrize("keys", [["a"], ["a", "c"]], ids="+".join)
+def test_a_lance_key_whose_version_and_files_are_gone_is_known_to_a_new_store_by_what_the_dataset_remembers(tmp_path, keys):
+    world = Lance(tmp_path)
+    world.make()
+    world.put_files(6, 10)
+    world.commit(*stage(world, *keys))
+    world.dataset.optimize.compact_files()
+    cut_history(world)
+    assert not any("ckpt-" in str(file.path) for one in world.dataset.get_fragments() for file in one.data_files())
+    landed = world.ids()
+    other_store(world)
+    for key in keys:
+        with pytest.raises(BindingMismatchError, match=rf"'{key}' was committed .* a version that was cleaned up since"):
+            stage(world, key)
+    world.commit(*stage(world, "b"))
+    assert world.ids() == sorted([*landed, *range(20, 40)])
+
+
+def test_a_commit_that_was_begun_and_never_landed_does_not_bar_its_key(tmp_path):
+    world = Lance(tmp_path)
+    world.make()
+    world.put_files(6, 10)
+    attempts = stage(world, "a")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("airflow_ckpt_provider.tables.lance.commit.VersionChange.swap", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            world.commit(*attempts)
+    assert list((tmp_path / "orders.lance" / "_checkpoint_keys").rglob("*.*"))
+    world.add()
+    other_store(world)
+    (settled,) = world.commit(*stage(world, "a"))
+    assert settled.landed_now
+    assert set(range(20)) <= set(world.ids())
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
 def test_a_group_of_150_members_is_remembered_by_each_of_them_beyond_its_snapshot(iceberg):
     source = Files(f"{iceberg.input}/0.parquet")
     keys = [f"key-{number:03}" for number in range(150)]

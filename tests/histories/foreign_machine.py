@@ -285,8 +285,6 @@ class ForeignHands(RuleBasedStateMachine):
     # -- steps of ours ------------------------------------------------------------------------------------------------
 
     def _stage(self, write: Write, splits: int | None = None, *, restart: bool = False, replace: bool = False) -> None:
-        if self._nothing_tells(write):
-            return
         try:
             attempt = self._stage_only(write, splits, restart=restart, replace=replace)
         except CheckpointError as error:
@@ -335,14 +333,7 @@ class ForeignHands(RuleBasedStateMachine):
             self._now = 0
         return attempt
 
-    def _nothing_tells(self, write: Write) -> bool:
-        """Whether it has landed, and its store, the versions and all files of it are gone: nobody can know then."""
-        lost = {stage for stage in self.state.landed if stage.key == write.key} - set(self._stages())
-        return bool(lost) and not self.place.tells(write.key)
-
     def _commit(self, write: Write, fault: Fault) -> None:
-        if self._nothing_tells(write):
-            return
         mine = [stage for stage in self._stages() if stage.key == write.key]
         newest = max(mine, key=lambda stage: stage.generation, default=None)
         error: BaseException | None = None
@@ -438,12 +429,7 @@ class ForeignHands(RuleBasedStateMachine):
         taken = {row_id for row_id, _ in self._base(stage)} if self._mode(stage) == "upsert" else set()
         new = () if self._mode(stage) == "add_columns" else self.rows_of[stage]
         self.own[stage] = Counter((row.id, row.value) for row in new if row.id not in taken)
-        told = {one for one in self.state.landed if one.key != stage.key or self._told(one)}
-        return frozenset(told - {self._predecessor(stage)} | {stage})
-
-    def _told(self, stage: Stage) -> bool:
-        """Whether what has landed can be told when its store is lost: of a dataset, the versions and files are all there is."""
-        return self.place.kind == "iceberg" or bool(self.own[stage].keys() & self.state.rows.keys())
+        return frozenset(self.state.landed - {self._predecessor(stage)} | {stage})
 
     def _mode(self, stage: Stage) -> str:
         return next(write.mode for write in self.writes if write.key == stage.key)

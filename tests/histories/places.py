@@ -23,8 +23,6 @@ from pyiceberg.types import DoubleType, LongType
 from support.lance_world import LanceWorld
 from support.readers import duckdb_rows
 
-from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
@@ -70,10 +68,6 @@ class IcebergPlace:
 
     def computed(self, column: str) -> None:
         """No mode adds columns to an Iceberg table."""
-
-    def tells(self, key: str) -> bool:
-        """A property of the table remembers what has landed."""
-        return True
 
     def partition_of(self, binding: TableBinding) -> Callable[[int], tuple[Any, ...]]:
         """The partition of a row, by its id, as a write that is bound to the table so has it."""
@@ -212,12 +206,6 @@ class LancePlace:
         wrong = [row for row in rows if row[column] not in {None, 10 * row["value"]}]
         assert not wrong, f"rows with values of others: {wrong}"
         return frozenset((row["id"], row["value"]) for row in rows if row[column] is not None)
-
-    def tells(self, key: str) -> bool:
-        """Whether a version or a file of the dataset still tells of a key that has landed."""
-        author = f"ckpt-{IdempotenceKey(key).hash}"
-        files = (str(file.path) for one in self.world.dataset.get_fragments() for file in one.data_files())
-        return any(author in name for name in files) or any(version.key == key for version in self.world.own_versions())
 
     def partition_of(self, binding: TableBinding) -> Callable[[int], tuple[Any, ...]]:
         """A dataset has no partitions."""

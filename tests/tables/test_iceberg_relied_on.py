@@ -92,7 +92,7 @@ RELIED = [
         "schema",
         "tables/iceberg/manifest/cutting.py tables/iceberg/rolling.py",
     ),
-    Relied("pyiceberg.io.pyarrow.expression_to_pyarrow", "expr schema", "tables/iceberg/where.py scan/iceberg.py"),
+    Relied("pyiceberg.io.pyarrow.expression_to_pyarrow", "expr schema", "tables/iceberg/row_filter.py scan/iceberg.py"),
     Relied("pyiceberg.io.pyarrow.PyArrowFileIO.parse_location", "location properties", "tables/iceberg/orphans.py"),
     Relied("pyiceberg.utils.properties.property_as_int", "properties property_name default", "tables/iceberg/rolling.py"),
     Relied("pyiceberg.utils.truncate.truncate_upper_bound_binary_string", "value trunc_length", "tables/iceberg/upsert/bounds.py"),

@@ -13,7 +13,9 @@ from airflow_ckpt_provider.tables.lance.facts import writer_facts
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import Search, find
 from airflow_ckpt_provider.tables.lance.keys import require_unknown, require_unseen
+from airflow_ckpt_provider.tables.lance.line import all_are_there
 from airflow_ckpt_provider.tables.lance.looks import goes_stale
+from airflow_ckpt_provider.tables.lance.memory import remember, require_unremembered
 from airflow_ckpt_provider.tables.lance.modes import mode_of
 from airflow_ckpt_provider.tables.lance.operations import carrying
 from airflow_ckpt_provider.tables.lance.orphans import referenced
@@ -101,7 +103,10 @@ class LanceState:
         if dataset is None:
             return
         since = min(version_of(header.table) for header in headers) if since_bound else 0
-        require_unknown(self.named.files, dataset, {key_trace(header.key): header.key for header in headers}, known, since)
+        keys = {key_trace(header.key): header.key for header in headers}
+        require_unknown(self.named.files, dataset, keys, known, since)
+        if not since_bound or not all_are_there(dataset, since):
+            require_unremembered(self.named.files, dataset, keys, known)
         for header in headers if not since_bound else ():
             if trace_of(header) not in known:
                 require_unseen(dataset, header)
@@ -123,8 +128,12 @@ class LanceState:
         require_watermarks(self.watermark, commit.writes)
 
     def prepare(self, commit: GroupCommit) -> bool:
-        """Note a task that reads increments for the first time; see ``TableState.prepare``."""
-        return self.dataset is not None and note(self.dataset, commit.group, commit.writes)
+        """Remember the keys, and note a task that reads increments for the first time; see ``TableState.prepare``."""
+        if self.dataset is None:
+            # A dataset that is to be created is refused once it is there.
+            return False
+        remember(self.named.files, commit)
+        return note(self.dataset, commit.group, commit.writes)
 
     @goes_stale
     def change(self, commit: GroupCommit) -> VersionChange:
