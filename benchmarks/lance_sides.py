@@ -167,9 +167,12 @@ def commit_many(root: str, splits: int, files: int) -> dict[str, Any]:
     for split in found.missing if found else []:
         work.run(split, "0")
     seal = attempt.seal()
+    checkpoint = Checkpoint.at(here.store, _KEY, 1)
+    # As a commit task has it, which gets the stage's reference.
+    checkpoint.vouched = seal.digest
     looks: list[Look] = []
     start = time.perf_counter()
-    groups.commit([Checkpoint.at(here.store, _KEY, 1)], LanceTarget(uri), looked=looks.append)
+    groups.commit([checkpoint], LanceTarget(uri), looked=looks.append)
     mine = time.perf_counter() - start
     dataset = lance.dataset(uri)
     if dataset.count_rows() != 1 + splits * files:
