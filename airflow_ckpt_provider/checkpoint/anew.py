@@ -6,7 +6,7 @@ earlier round publishes nothing that the later one takes for its own, and a seal
 made of. What was computed from lost rows gets other ids too: rows that are read again may come in another order.
 
 Some splits are worked out from the table in each round, with ids that say what they are computed from. So plans remember, as
-``anew`` in their inputs, in which round each was last staged once more; ``*`` stands for all that is not read from the source.
+``anew``, in which round each was last staged once more; ``*`` stands for all that is not read from the source.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from airflow_ckpt_provider.checkpoint.documents import READ
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from airflow_ckpt_provider.checkpoint.documents import Plan, Split
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan, Split
 
-#: Name in the inputs of plans, and what stands for all splits of the table's own there.
-ANEW, ALL = "anew", "*"
+#: What stands for all splits of the table's own there.
+ALL = "*"
 
 _BEHIND = re.compile(r"z\d+$")
 
@@ -40,34 +40,27 @@ def staged_anew(plan: Plan, lost: Collection[str], number: int) -> Plan:
 
     :param lost: their ids.
     """
-    again = _rounds(plan) | {first_id(split.id): number for split in plan.splits if split.id in lost}
+    again = plan.anew | {first_id(split.id): number for split in plan.splits if split.id in lost}
     splits = tuple(_renamed(split, number) if split.id in lost else split for split in plan.splits)
-    inputs = plan.inputs | ({ANEW: again} if again else {})
-    return msgspec.structs.replace(plan, created_at=now(), inputs=inputs, splits=splits)
+    return msgspec.structs.replace(plan, created_at=now(), anew=again, splits=splits)
 
 
-def read_anew(reading: Plan, plan: Plan, lost: Collection[str], number: int, without: Collection[str] = ()) -> Plan:
+def read_anew(reading: Plan, lost: Collection[str], number: int, mode: JsonObject | None = None) -> Plan:
     """A round in which these splits of the source are staged once more, and after it all that the table computes from them.
 
     :param reading: the last plan that lists the splits of the source.
-    :param plan: the last plan.
-    :param without: inputs of that which were computed from the source.
+    :param mode: what the mode has pinned and not computed from the source.
     """
     reads = tuple(_renamed(split, number) if split.id in lost else split for split in reading.splits if split.task == READ)
-    inputs = {name: value for name, value in plan.inputs.items() if name not in without}
-    return msgspec.structs.replace(reading, created_at=now(), inputs=inputs | {ANEW: {ALL: number}}, splits=reads)
+    return msgspec.structs.replace(reading, created_at=now(), mode=mode, anew={ALL: number}, splits=reads)
 
 
 def as_named(splits: Iterable[Split], plan: Plan) -> dict[str, Split]:
     """Splits that were worked out from the table, by the ids that they have from a plan on."""
-    rounds = _rounds(plan)
+    rounds = plan.anew
     numbered = ((split, max(rounds.get(split.id, 0), rounds.get(ALL, 0))) for split in splits)
     named = (_renamed(split, number) if number else split for split, number in numbered)
     return {split.id: split for split in named}
-
-
-def _rounds(plan: Plan) -> dict[str, int]:
-    return msgspec.convert(plan.inputs.get(ANEW, {}), dict[str, int])
 
 
 def _renamed(split: Split, number: int) -> Split:

@@ -172,20 +172,64 @@ class Split(Part, frozen=True, kw_only=True):
     task: str = READ
 
 
+class Pinned(Part, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
+    """Base of what a source, or a mode, pins in a plan beside the splits: each its own struct, and the plan says of which kind."""
+
+    def to_json(self) -> JsonObject:
+        """As a plan stores it."""
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+
+AnyPinned = TypeVar("AnyPinned", bound=Pinned)
+
+
+class Increment(Part, frozen=True, kw_only=True, rename={"begin": "from", "end": "to"}):
+    """What a plan reads of a source that grows.
+
+    :param begin: the watermark that it reads on from, in the source's own terms; None for the source's beginning.
+    :param end: the watermark up to which it reads.
+    :param consumer: who reads what; see ``tables.watermarks``.
+    """
+
+    begin: JsonObject | None
+    end: JsonObject
+    consumer: str = ""
+
+
 class Plan(Document, frozen=True, kw_only=True, tag="plan"):
     """The pinned list of splits of one round.
 
     Most writes have one round. A write whose later splits depend on what earlier ones found has more; each round lists all
     splits that make up the write as far as it is known then, staged ones too.
 
-    :param inputs: the listing that the splits refer to, in the source's own terms.
+    :param source: what the source has pinned; see ``Pinned``.
+    :param mode: what the mode has pinned; None if it pins nothing.
+    :param increment: of a source that is read increment by increment.
+    :param anew: the round in which splits were last staged once more, by their first ids; see ``checkpoint.anew``.
     :param base: the table's snapshot that the round was planned on; None if it had none, or for work that does not depend on it.
     """
 
     created_at: Moment
-    inputs: JsonObject
+    source: JsonObject
     splits: tuple[Split, ...]
     base: Count | None = None
+    mode: JsonObject | None = None
+    increment: Increment | None = None
+    anew: dict[str, Round] = {}  # noqa: RUF012 - msgspec copies it
+
+    def source_as(self, kind: type[AnyPinned]) -> AnyPinned:
+        """What the source has pinned.
+
+        :raises CorruptObjectError: if that is of another kind: no writer of ours puts that there.
+        """
+        return part_of(self.source, kind, "source of a plan")
+
+    def mode_as(self, kind: type[AnyPinned]) -> AnyPinned | None:
+        """What the mode has pinned; None if nothing.
+
+        :raises CorruptObjectError: as ``source_as``.
+        """
+        return None if self.mode is None else part_of(self.mode, kind, "mode of a plan")
 
 
 class Attempt(Document, frozen=True, kw_only=True, tag="attempt"):

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from airflow_ckpt_provider.checkpoint.documents import Part
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.checkpoint.bounds import Count  # noqa: TC001 - msgspec reads the annotations of its structs at run time
+from airflow_ckpt_provider.checkpoint.documents import Part, Pinned
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.checkpoint.documents import Plan
 
 
 class DeleteFile(Part, frozen=True, array_like=True):
@@ -29,3 +35,24 @@ class ScanFile(Part, frozen=True, kw_only=True, omit_defaults=True):
     format: str = "PARQUET"
     constants: tuple[tuple[int, str | int | float | bool], ...] = ()
     deletes: tuple[DeleteFile, ...] = ()
+
+
+class PinnedSnapshot(Pinned, frozen=True, kw_only=True, omit_defaults=True, tag="iceberg"):
+    """The snapshot of a table that a plan reads, and what it had then.
+
+    :param snapshot_id: None of a table without any.
+    """
+
+    table: str
+    table_uuid: str
+    snapshot_id: Count | None
+    schema_id: Count
+    files: Count
+    rows: Count
+    bytes: Count
+    filter: str | None = None
+
+    @classmethod
+    def of(cls, plan: Plan) -> PinnedSnapshot | None:
+        """What a plan says; None if it reads something else than an Iceberg table."""
+        return plan.source_as(cls) if plan.source.get("kind") == "iceberg" else None

@@ -12,6 +12,7 @@ from airflow_ckpt_provider.scan.batches import file_batches
 from airflow_ckpt_provider.scan.constants import constant_of, constants_of
 from airflow_ckpt_provider.scan.data_files import DeleteFile, ScanFile
 from airflow_ckpt_provider.scan.deletes import LiveRows
+from airflow_ckpt_provider.scan.doubles import read_exactly
 from airflow_ckpt_provider.scan.projection import Projection, plain_schema
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ def plan_manifests(
 
 
 def _entries(planner: Any, manifests: Sequence[ManifestFile]) -> Iterator[ManifestEntry]:  # noqa: ANN401 - ManifestGroupPlanner
+    read_exactly()
     for start in range(0, len(manifests), _MANIFESTS):
         # The planner opens all that it is given at once and keeps what they hold until it is read.
         for entries in planner.plan_manifest_entries(manifests[start : start + _MANIFESTS]):

@@ -7,7 +7,7 @@ fragment. Rows that are deleted are not read; each row that is carries its place
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
@@ -74,10 +74,18 @@ def fields_of(schema: Any, columns: Sequence[str]) -> frozenset[int]:  # noqa: A
     return frozenset(found)
 
 
-def facts_of(dataset: LanceDataset) -> JsonObject:
+class VersionFacts(TypedDict):
+    """A version of a dataset, and how many fragments and live rows it has."""
+
+    version: int
+    fragments: int
+    rows: int
+
+
+def facts_of(dataset: LanceDataset) -> VersionFacts:
     """What a plan says of the version that it was made on."""
     there = [fragment.metadata for fragment in dataset.get_fragments()]
-    return {"version": dataset.version, "fragments": len(there), "rows": sum(one.num_rows for one in there)}
+    return VersionFacts(version=dataset.version, fragments=len(there), rows=sum(one.num_rows for one in there))
 
 
 def row_splits(dataset: LanceDataset, columns: Sequence[str], rows_per_split: int) -> Iterator[Split]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.anew import as_named
-from airflow_ckpt_provider.checkpoint.documents import READ, part_of
+from airflow_ckpt_provider.checkpoint.bounds import Count  # noqa: TC001 - msgspec reads the annotations of its structs at run time
+from airflow_ckpt_provider.checkpoint.documents import READ, Pinned
 from airflow_ckpt_provider.scan.lance import MOVES_NO_ROW, transaction_of
 from airflow_ckpt_provider.scan.lance_rows import Rows, content_of, facts_of, fields_of, live_fragments, live_places, range_splits
 
@@ -29,9 +30,6 @@ _log = logging.getLogger(__name__)
 #: Pieces that a plan holds of one fragment, some 50 bytes each before they are compressed; where scattered deletes have made more
 #: of it, its rows are of nobody.
 _MOST_PIECES = 200_000
-
-#: Entry in the inputs of a plan: the pieces of fragments that were compacted, by what they are; see ``content_of``.
-MOVED = "moved"
 
 
 class MovedRows(NamedTuple):
@@ -50,6 +48,23 @@ class MovedRows(NamedTuple):
         return self.stop - self.start
 
 
+class PinnedRows(Pinned, frozen=True, kw_only=True, omit_defaults=True, tag="lance_rows"):
+    """The rows of a dataset that a plan reads, at a version.
+
+    :param read: top-level columns.
+    :param rows: live ones.
+    :param moved: pieces of the fragments that were compacted, by what these hold; see ``content_of``.
+    """
+
+    dataset: str
+    read: tuple[str, ...]
+    rows_per_split: Count
+    version: Count
+    fragments: Count
+    rows: Count
+    moved: dict[str, list[MovedRows]] = {}  # noqa: RUF012 - msgspec copies it
+
+
 class Ranges(NamedTuple):
     """What a plan reads.
 
@@ -60,10 +75,9 @@ class Ranges(NamedTuple):
     splits: tuple[Split, ...]
     moved: dict[str, list[MovedRows]]
 
-    def inputs(self, plan: Plan, dataset: LanceDataset) -> JsonObject:
-        """Inputs of the plan that comes after this one."""
-        said = {name: value for name, value in plan.inputs.items() if name != MOVED} | facts_of(dataset)
-        return said | {MOVED: msgspec.to_builtins(self.moved)} if self.moved else said
+    def pinned(self, plan: Plan, dataset: LanceDataset) -> JsonObject:
+        """What the plan that comes after this one pins."""
+        return msgspec.structs.replace(plan.source_as(PinnedRows), moved=self.moved, **facts_of(dataset)).to_json()
 
 
 def ranges_of(
@@ -95,7 +109,7 @@ def ranges_of(
 
 def moved_in(plan: Plan) -> dict[str, list[MovedRows]]:
     """What a plan says of fragments that were compacted."""
-    return part_of(plan.inputs.get(MOVED, {}), dict[str, list[MovedRows]])
+    return plan.source_as(PinnedRows).moved
 
 
 def _followed(

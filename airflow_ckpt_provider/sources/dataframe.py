@@ -32,8 +32,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from airflow_ckpt_provider.checkpoint.bounds import Count  # noqa: TC001 - msgspec reads the annotations of its structs at run time
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ, Plan, Split, part_of
+from airflow_ckpt_provider.checkpoint.documents import READ, Pinned, Plan, Split, part_of
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.sources.packing import require_each_once
 from airflow_ckpt_provider.sources.transform import Transform
@@ -157,7 +158,7 @@ class SparkDataFrame:
         if self.recover == "rows":
             return self._round((), frozenset(), uuid.uuid4().hex)
         splits = tuple(Split(id=f"{number:06d}", bytes=0, read={"bucket": number}) for number in range(self.buckets))
-        return Plan(created_at=now(), inputs={"buckets": self.buckets}, splits=splits)
+        return Plan(created_at=now(), source=Buckets(buckets=self.buckets).to_json(), splits=splits)
 
     def require_once(self, plan: Plan, options: Mapping[str, str]) -> None:
         """Refuse a bucket that is computed twice, or not at all in the last round; see ``AccountingSource``."""
@@ -192,7 +193,7 @@ class SparkDataFrame:
             return plan
         others = tuple(split for split in plan.splits if split.task != READ)
         fresh = self._numbered([split for split in plan.splits if split.task == READ and split.id in staged_ids], number, attempt)
-        return msgspec.structs.replace(plan, inputs=plan.inputs | fresh.inputs, splits=fresh.splits + others)
+        return msgspec.structs.replace(plan, source=fresh.source, splits=fresh.splits + others)
 
     def _round(self, rounds: Sequence[Plan], staged_ids: AbstractSet[str], attempt: str) -> Plan:
         recovered = [split for split in rounds[-1].splits if split.id in staged_ids] if rounds else []
@@ -203,8 +204,8 @@ class SparkDataFrame:
             Split(id=f"r{number:04d}p{bucket:06d}", bytes=0, read={"bucket": bucket, "round": number})
             for bucket in range(self.buckets)
         )
-        inputs: JsonObject = {"buckets": self.buckets, "round": number, "attempt": attempt, "recovered": len(recovered)}
-        return Plan(created_at=now(), inputs=inputs, splits=(*recovered, *fresh))
+        pinned = Buckets(buckets=self.buckets, round=number, attempt=attempt, recovered=len(recovered))
+        return Plan(created_at=now(), source=pinned.to_json(), splits=(*recovered, *fresh))
 
     def verify(self, splits: Sequence[Split], options: Mapping[str, str]) -> None:
         """Nothing is known of the input: what ``build`` reads is its own affair."""
@@ -231,6 +232,15 @@ class SparkDataFrame:
         if not callable(found):
             raise InvalidInputError(f"SparkDataFrame({self.build!r}) is not a function.")
         return found  # type: ignore[no-any-return]
+
+
+class Buckets(Pinned, frozen=True, kw_only=True, omit_defaults=True, tag="dataframe"):
+    """Into how many buckets ids are dealt; in recovery by rows, by which attempt, in which round, beside how many old splits."""
+
+    buckets: Count
+    round: Count | None = None
+    attempt: str | None = None
+    recovered: Count | None = None
 
 
 class NoReader:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_ckpt_provider.checkpoint.bounds import Count  # noqa: TC001 - msgspec reads the annotations of its structs at run time
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ, Part, Plan, Split, part_of
+from airflow_ckpt_provider.checkpoint.documents import READ, Part, Pinned, Plan, Split, part_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError, InputChangedError, InvalidInputError, first_line
 from airflow_ckpt_provider.scan.lance import BLOBS, bytes_of, dataset_uri, made_at, open_dataset
@@ -25,6 +26,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
+
+
+class PinnedVersion(Pinned, frozen=True, kw_only=True, omit_defaults=True, tag="lance"):
+    """The version of a dataset that a plan reads, and what it had then."""
+
+    dataset: str
+    version: Count
+    made_at: str
+    fragments: Count
+    bytes: Count
+    filter: str | None = None
 
 
 class LanceDataset:
@@ -98,18 +110,17 @@ class LanceDataset:
         self._require_readable(dataset)
         fragments = [(one.fragment_id, bytes_of(one.metadata)) for one in dataset.get_fragments()]
         splits = pack(fragments, self.max_split_bytes, f"The dataset {place.uri}")
-        inputs: JsonObject = {
-            "dataset": place.uri,
-            "version": dataset.version,
-            "made_at": made,
-            "fragments": len(fragments),
-            "bytes": sum(size for _, size in fragments),
-        }
-        if self.filter is not None:
-            inputs["filter"] = self.filter
+        pinned = PinnedVersion(
+            dataset=place.uri,
+            version=dataset.version,
+            made_at=made,
+            fragments=len(fragments),
+            bytes=sum(size for _, size in fragments),
+            filter=self.filter,
+        )
         return Plan(
             created_at=now(),
-            inputs=inputs,
+            source=pinned.to_json(),
             splits=tuple(
                 Split(id=f"{number:06d}", bytes=size, read=LanceSplit(dataset.version, made, tuple(ids)).to_json())
                 for number, (ids, size) in enumerate(splits)
@@ -146,14 +157,15 @@ class LanceDataset:
         """Another version than the planned one; see ``ListableSource.news``."""
         place = Place(dataset_uri(self.uri), dict(options))
         dataset = place.open(self._wanted_version())
-        if (dataset.version, made_at(dataset).isoformat()) == (plan.inputs.get("version"), plan.inputs.get("made_at")):
+        pinned = plan.source_as(PinnedVersion)
+        if (dataset.version, made_at(dataset).isoformat()) == (pinned.version, pinned.made_at):
             return None
-        return f"{place.uri} is at version {dataset.version} now, and version {plan.inputs.get('version')} was read"
+        return f"{place.uri} is at version {dataset.version} now, and version {pinned.version} was read"
 
     def schema(self, plan: Plan, options: Mapping[str, str]) -> pa.Schema | None:
         """Columns of the rows."""
         place = Place(dataset_uri(self.uri), dict(options))
-        dataset = place.open(part_of(plan.inputs["version"], int))
+        dataset = place.open(plan.source_as(PinnedVersion).version)
         return dataset.scanner(columns=self.columns, filter=self.filter, blob_handling=BLOBS).projected_schema
 
     def reader(self, options: Mapping[str, str]) -> LanceReader:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Plan
 from airflow_ckpt_provider.exceptions import EmptyInputError
 from airflow_ckpt_provider.scan.lance import dataset_uri
 from airflow_ckpt_provider.scan.lance_rows import PLACE, Rows, facts_of, read_rows, row_splits
-from airflow_ckpt_provider.scan.row_lineage import ranges_of
+from airflow_ckpt_provider.scan.row_lineage import PinnedRows, ranges_of
 from airflow_ckpt_provider.sources.lance import Place
 
 if TYPE_CHECKING:
@@ -54,9 +56,11 @@ class DatasetRows:
     def plan(self, options: Mapping[str, str]) -> Plan:
         """Ranges that cover the dataset as it is now."""
         dataset = self._place(options).open(None)
-        inputs = {"dataset": dataset_uri(self.uri), "read": self.columns, "rows_per_split": self.rows_per_split}
+        pinned = PinnedRows(
+            dataset=dataset_uri(self.uri), read=tuple(self.columns), rows_per_split=self.rows_per_split, **facts_of(dataset)
+        )
         splits = row_splits(dataset, self.columns, self.rows_per_split)
-        return Plan(created_at=now(), inputs=inputs | facts_of(dataset), splits=tuple(splits), base=dataset.version)
+        return Plan(created_at=now(), source=pinned.to_json(), splits=tuple(splits), base=dataset.version)
 
     def replan(
         self,
@@ -71,7 +75,8 @@ class DatasetRows:
         if dataset.version == last.base:
             return None
         ranges = ranges_of(dataset, self.columns, self.rows_per_split, last, staged_ids.__contains__)
-        return Plan(created_at=now(), inputs=ranges.inputs(last, dataset), splits=ranges.splits, base=dataset.version)
+        source = ranges.pinned(last, dataset)
+        return msgspec.structs.replace(last, created_at=now(), source=source, splits=ranges.splits, base=dataset.version)
 
     def staged_anew(self, plan: Plan, staged_ids: AbstractSet[str], number: int, attempt: str) -> Plan:
         """The plan as it is: a range is read again by itself."""

@@ -8,7 +8,7 @@ watermarks is its format's own.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,7 +18,7 @@ from airflow_ckpt_provider.exceptions import CorruptObjectError, TableMovedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Origin, Plan
+    from airflow_ckpt_provider.checkpoint.documents import Increment, JsonObject, Origin, Plan
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 
 #: Prefix of the entries that say how far a task has read a source, increment by increment; followed by who reads what.
@@ -26,14 +26,6 @@ WATERMARK_PREFIX = "airflow.checkpoint.read."
 
 #: Member of a source's description that names what it follows increment by increment.
 FOLLOWED = "follows"
-
-
-class Watermark(NamedTuple):
-    """Who has read from one point of a source, excluded (None: its beginning), to another, included."""
-
-    consumer: str
-    begin: JsonObject | None
-    end: JsonObject
 
 
 def watermarks_of(sealed: Sequence[SealedWrite]) -> dict[str, str]:
@@ -81,7 +73,7 @@ def has_watermark(plan: Plan, *, replaces: bool) -> bool:
 
     :param replaces: whether it is of a generation that replaces another.
     """
-    return plan.inputs.get("watermark") is not None and not replaces
+    return plan.increment is not None and not replaces
 
 
 def consumer_of(origin: Origin, source: str) -> str:
@@ -89,8 +81,8 @@ def consumer_of(origin: Origin, source: str) -> str:
     return hashlib.sha256(f"{origin.dag_id}\0{origin.task_id}\0{source}".encode()).hexdigest()[:16]
 
 
-def watermarks_in(sealed: Sequence[SealedWrite]) -> Iterator[tuple[SealedWrite, Watermark]]:
-    """Marks of these plans; a generation that replaces another reads the same increment again and moves none.
+def watermarks_in(sealed: Sequence[SealedWrite]) -> Iterator[tuple[SealedWrite, Increment]]:
+    """Increments that these plans have read; a generation that replaces another reads the same increment again and moves none.
 
     :raises CorruptObjectError: if a plan has a watermark of another task or source than its header says, or none where it must have
         one: the next increment of that task would be left out, or be there twice (I15).
@@ -98,20 +90,14 @@ def watermarks_in(sealed: Sequence[SealedWrite]) -> Iterator[tuple[SealedWrite, 
     for one in sealed:
         if one.header.replaces is not None:
             continue
-        followed, consumer = one.header.source.get(FOLLOWED), one.plan.inputs.get("consumer")
-        watermark: Any = one.plan.inputs.get("watermark")
-        if followed is None and consumer is None and watermark is None:
+        followed, increment = one.header.source.get(FOLLOWED), one.plan.increment
+        if followed is None and increment is None:
             continue
         told = None if followed is None else consumer_of(one.header.origin, str(followed))
-        whole = (
-            isinstance(watermark, dict)
-            and isinstance(watermark.get("to"), dict)
-            and isinstance(watermark.get("from", 0), dict | None)
-        )
-        if consumer != told or not whole:
+        if increment is None or increment.consumer != told:
             raise CorruptObjectError(
                 f"The plan of the key {one.header.key!r} in the checkpoint store does not say how far the task "
                 f"{one.header.origin.task_id!r} has read {followed or 'a source: it reads no increments'}. The store was altered; "
                 f"nothing was changed. Redo the write: {how_to_restart(one.header)}."
             )
-        yield one, Watermark(str(consumer), watermark["from"], watermark["to"])
+        yield one, increment

@@ -148,7 +148,9 @@ class SourcePlan:
         consumer = consumer_of(request.origin, source.followed)
         watermark = self._mark(consumer)
         plan = source.plan_since(request.options, watermark)
-        return msgspec.structs.replace(plan, inputs=plan.inputs | {"consumer": consumer})
+        if plan.increment is None:
+            raise TypeError(f"{source!r} has planned an increment, and its plan does not say which.")
+        return msgspec.structs.replace(plan, increment=msgspec.structs.replace(plan.increment, consumer=consumer))
 
     def _mark(self, consumer: str) -> JsonObject | None:
         """How far the task has read; None of a table that is to be created.

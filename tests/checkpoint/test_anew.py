@@ -17,7 +17,7 @@ def split(split_id, task="read"):
     return Split(id=split_id, bytes=1, read={"of": first_id(split_id)}, task=task)
 
 
-PLAN = Plan(created_at=AT, inputs={"read": "files"}, splits=(split("000001"), split("000002"), split("match00aa", "match")))
+PLAN = Plan(created_at=AT, source={"kind": "files"}, splits=(split("000001"), split("000002"), split("match00aa", "match")))
 
 
 def ids(plan):
@@ -33,17 +33,16 @@ def test_a_lost_split_has_another_id_and_the_same_work_in_a_later_round():
 
 def test_what_plans_remember_is_stored_as_it_always_was():
     again = staged_anew(staged_anew(PLAN, {"match00aa"}, 2), {"000001", "match00aaz2"}, 3)
-    remembered = msgspec.structs.replace(again, inputs=again.inputs | {"anew": {"match00aa": 3, "000001": 2}})
-    assert again.inputs == {"read": "files", "anew": {"match00aa": 3, "000001": 3}}
-    assert msgspec.json.encode(remembered.inputs) == GOLDEN.read_bytes().strip()
+    remembered = msgspec.structs.replace(again, anew={"match00aa": 3, "000001": 2})
+    assert again.anew == {"match00aa": 3, "000001": 3}
+    assert msgspec.json.encode(remembered.anew) == GOLDEN.read_bytes().strip()
     assert as_named([split("match00aa", "match"), split("match00bb", "match")], remembered).keys() == {"match00aaz3", "match00bb"}
 
 
 def test_all_that_was_computed_from_lost_rows_has_another_id():
-    matching = msgspec.structs.replace(PLAN, inputs={"read": "files", "sources": []}, splits=(split("match00aa", "match"),))
-    again = read_anew(PLAN, matching, {"000002"}, 3, without=("sources",))
+    again = read_anew(PLAN, {"000002"}, 3)
     assert ids(again) == ["000001", "000002z3"]
-    assert again.inputs == {"read": "files", "anew": {"*": 3}}
+    assert (again.source, again.mode, again.anew) == (PLAN.source, None, {"*": 3})
     own = as_named([split("match00aa", "match"), split("insert", "insert")], again)
     assert list(own) == ["match00aaz3", "insertz3"]
     lost = msgspec.structs.replace(again, splits=tuple(own.values()))

@@ -39,7 +39,7 @@ def checkpoint(store):
 
 
 def plan_of(*ids, created_at=AT):
-    return Plan(created_at=created_at, inputs={}, splits=tuple(Split(id=i, bytes=1, read={}) for i in ids))
+    return Plan(created_at=created_at, source={}, splits=tuple(Split(id=i, bytes=1, read={}) for i in ids))
 
 
 def staged(split, rows=10, writer="a.0"):

@@ -362,8 +362,8 @@ def lie(checkpoint, what):
             plan, records = msgspec.structs.replace(plan, splits=plan.splits[1:]), [kept]
             forge_plan(checkpoint, splits=plan.splits)
         case "another listing":
-            plan = msgspec.structs.replace(plan, inputs=plan.inputs | {"files": 7})
-            forge_plan(checkpoint, inputs=plan.inputs)
+            plan = msgspec.structs.replace(plan, source=plan.source | {"files": 7})
+            forge_plan(checkpoint, source=plan.source)
     if what != "another listing":
         left = {"splits": len(records), "rows": kept.rows, "bytes": kept.bytes, "files": 1, "manifests": (kept.manifest,)}
         seal = msgspec.structs.replace(seal, **left)

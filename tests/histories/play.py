@@ -422,16 +422,16 @@ class Play:
         """A plan is pinned: from now on it is known what the generation will write."""
         plan = self.checkpoint(write, one).plan()
         if write.source == "files":
-            one.rows = Counter(itertools.chain.from_iterable(write.files[: plan.inputs["files"]]))
+            one.rows = Counter(itertools.chain.from_iterable(write.files[: plan.source["files"]]))
             return
         name = write.table if write.source == "self" else LANDING
         history = self.histories[name]
-        one.pinned = plan.inputs["snapshot_id"]
+        one.pinned = plan.source["snapshot_id"]
         if write.source != "since":
             one.rows = Counter(history.rows[one.pinned])
             return
-        reach = plan.inputs["watermark"]
-        one.mark = (reach["from"] and reach["from"]["snapshot_id"], reach["to"]["snapshot_id"])
+        reach = plan.increment
+        one.mark = (reach.begin and reach.begin["snapshot_id"], reach.end["snapshot_id"])
         one.rows = Counter(history.appended(*one.mark))
 
     def _compare(self, name: str, table: Table) -> None:

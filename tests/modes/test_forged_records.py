@@ -214,7 +214,7 @@ def test_scratch_files_elsewhere_are_not_read(iceberg, forged):
     if forged == "record":
         forge_staged(checkpoint, "000000", scratch=scratch)
     else:
-        forge_plan(checkpoint, 2, inputs=checkpoint.plan(2).inputs | {"sources": [scratch]})
+        forge_plan(checkpoint, 2, mode=checkpoint.plan(2).mode | {"sources": [scratch]})
     with pytest.raises(CorruptObjectError, match=str(elsewhere)):
         iceberg.stage(request)
 
@@ -266,7 +266,7 @@ def test_a_table_that_has_moved_is_matched_whatever_a_plan_says_of_the_bounds_of
     number = checkpoint.sealed().round
     records = checkpoint.staged([f"00000{n}" for n in range(4)])
     sources = [record.scratch | {"bounds": FROM_300} for record in records]
-    forge_plan(checkpoint, number, inputs=checkpoint.plan(number).inputs | {"sources": sources})
+    forge_plan(checkpoint, number, mode=checkpoint.plan(number).mode | {"sources": sources})
     iceberg.add(range(5))
     refused(iceberg, checkpoint, r"does not say of '.*-source\.parquet'")
 

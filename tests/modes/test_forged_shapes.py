@@ -24,7 +24,10 @@ KINDS = {"header": Header, "plan": Plan, "seal": Seal, "staged": Staged}
 ODD = (None, -1, 7, 1.5, True, "x", [], ["x"], [7], [[None]], {}, {"a": 1})
 
 #: Members of which a document's own type does not say what is in them, and those that name what is in the table.
-FREE = {"base", "creation", "schema_id", "spec_id", "parameters", "inputs", "read", "manifest", "manifests", "scratch"}
+FREE = {
+    "base", "creation", "schema_id", "spec_id", "parameters", "source", "mode", "increment", "read", "manifest", "manifests",
+    "scratch",
+}  # fmt: skip
 
 WAYS = {
     "append": {"mode": "append"},
@@ -36,7 +39,7 @@ WAYS = {
 TRIED = 3
 ALWAYS = {
     ("table", "base", "columns"), ("table", "base", "columns", 1), ("table", "base", "version"), ("table", "creation", "schema"),
-    ("inputs", "source", "key_bytes"), ("inputs", "source", "sizes"),
+    ("mode", "source", "key_bytes"), ("mode", "source", "sizes"),
 }  # fmt: skip
 
 

@@ -407,23 +407,17 @@ def test_a_write_does_not_move_how_far_another_task_has_read(target, source):
     reading = target.stage(growing_request(target, source, "second"))
     target.put_files(1, 2)
     other = target.stage(target.request("other")).checkpoint
-    theirs = reading.checkpoint.plan().inputs
-    forge_plan(other, inputs=other.plan().inputs | {name: theirs[name] for name in ("consumer", "watermark")})
+    forge_plan(other, increment=reading.checkpoint.plan().increment)
     refused(target, other, "it reads no increments")
     target.commit(reading)
     assert [row["id"] for row in target.read()] == [*range(5), *BEFORE]
 
 
-@pytest.mark.parametrize("forged", ["gone", "of another", "no mark"])
+@pytest.mark.parametrize("forged", ["gone", "of another"])
 def test_an_increment_is_not_committed_without_its_mark(target, source, forged):
     checkpoint = target.stage(growing_request(target, source, "first")).checkpoint
-    inputs = checkpoint.plan().inputs
-    changed = {
-        "gone": {"watermark": None, "consumer": None},
-        "of another": {"consumer": "0" * 16},
-        "no mark": {"watermark": {"to": 7}},
-    }[forged]
-    forge_plan(checkpoint, inputs=inputs | changed)
+    another = msgspec.structs.replace(checkpoint.plan().increment, consumer="0" * 16)
+    forge_plan(checkpoint, increment={"gone": None, "of another": another}[forged])
     refused(target, checkpoint, "does not say how far")
 
 
@@ -436,10 +430,9 @@ def test_an_increment_is_staged_with_all_that_was_appended(target, source):
     forge_plan(checkpoint, splits=plan.splits[:1])
     with pytest.raises(CorruptObjectError, match="leaves out"):
         target.stage(growing_request(target, source, "second"))
-    mark = plan.inputs["watermark"]
-    forge_plan(checkpoint, splits=plan.splits, inputs=plan.inputs | {"watermark": mark | {"to": mark["from"]}})
+    forge_plan(checkpoint, splits=plan.splits, increment=msgspec.structs.replace(plan.increment, end=plan.increment.begin))
     with pytest.raises(CorruptObjectError, match="up to where it says"):
         target.stage(growing_request(target, source, "second"))
-    forge_plan(checkpoint, splits=plan.splits, inputs=plan.inputs)
+    forge_plan(checkpoint, splits=plan.splits, increment=plan.increment)
     target.commit(target.stage(growing_request(target, source, "second")))
     assert [row["id"] for row in target.read()] == [*range(7), *BEFORE]

@@ -9,6 +9,7 @@ import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.expressions import parser
@@ -130,6 +131,15 @@ def table_with(folder: Path, rows: Iterable[list[dict[str, Any]]], spec: str) ->
     table = new_table(folder, SCHEMA, SPECS[spec])
     add_rows(table, *([pa.RecordBatch.from_pylist(some, schema=ARROW)] for some in rows))
     return table.refresh()
+
+
+@pytest.mark.parametrize("spec", sorted(SPECS))
+@pytest.mark.parametrize("value", [0.1, -0.1, 1 / 3])
+def test_a_file_is_found_by_a_double_that_is_no_float_of_32_bits(tmp_path, value, spec):
+    table = table_with(tmp_path, numbered([[(None, value, None)]]), spec)
+    for text in (f"d = {value!r}", f"d in ({value!r}, 7.5)", f"d <= {value!r}", f"d >= {value!r}"):
+        (scanned,) = scan_files(table, table.current_snapshot().snapshot_id, parser.parse(text))
+        assert scanned.file.rows == 1
 
 
 @settings(max_examples=40, deadline=None)

@@ -135,7 +135,7 @@ def test_a_round_lists_what_is_staged_of_the_round_before_and_fresh_splits_for_a
     second = ROWS.replan([first], {"r0001p000001"}, "an attempt")
     assert ids(second) == ["r0001p000001", "r0002p000000", "r0002p000001", "r0002p000002"]
     assert [split.id for split in recovered_splits(second)] == ["r0001p000001"]
-    assert second.inputs["attempt"] == "an attempt"
+    assert second.source["attempt"] == "an attempt"
     # Published late by the first attempt: in no later round.
     third = ROWS.replan([first, second], {"r0001p000000", "r0001p000001", "r0002p000002"})
     assert ids(third)[:2] == ["r0001p000001", "r0002p000002"]
@@ -161,8 +161,8 @@ def test_a_round_after_lost_files_lists_fresh_splits_for_all_buckets_and_no_lost
 def test_two_attempts_that_race_for_a_round_can_tell_whose_it_is():
     first = ROWS.plan({})
     mine, theirs = ROWS.replan([first], set()), ROWS.replan([first], set())
-    assert mine.inputs["attempt"] != theirs.inputs["attempt"]
-    assert ROWS.plan({}).inputs["attempt"] != first.inputs["attempt"]
+    assert mine.source["attempt"] != theirs.source["attempt"]
+    assert ROWS.plan({}).source["attempt"] != first.source["attempt"]
     assert from_json("plan.json.zst", to_json("plan.json.zst", mine), Plan) == mine
 
 

@@ -170,7 +170,7 @@ def test_a_bucket_that_cannot_be_listed_is_an_error_that_a_retry_may_help(s3_buc
 def test_a_glob_that_matches_nothing_is_nothing_to_write(place):
     plan = Files(f"{place.root}none/*.parquet").plan(place.options)
     assert plan.splits == ()
-    assert plan.inputs == {"files": 0, "bytes": 0}
+    assert plan.source == {"kind": "files", "files": 0, "bytes": 0}
 
 
 def test_the_same_files_give_the_same_plan_again(place):

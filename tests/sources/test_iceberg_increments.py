@@ -42,8 +42,8 @@ class Consumer:
     def run(self):
         plan = self.plan()
         found = self.read(plan)
-        assert plan.inputs["watermark"]["from"] == self.mark
-        self.mark = plan.inputs["watermark"]["to"]
+        assert plan.increment.begin == self.mark
+        self.mark = plan.increment.end
         return sorted(found)
 
 
@@ -74,7 +74,7 @@ def test_nothing_appended_means_no_splits_and_the_same_mark(world):
     consumer.run()
     plan = consumer.plan()
     assert plan.splits == ()
-    assert plan.inputs["watermark"] == {"from": consumer.mark, "to": consumer.mark}
+    assert (plan.increment.begin, plan.increment.end) == (consumer.mark, consumer.mark)
 
 
 def test_a_table_that_was_empty_at_first_is_read_whole_once_it_has_rows(world):

@@ -68,7 +68,8 @@ def test_a_plan_says_what_it_pinned_and_holds_no_secret(world, options):
     source = IcebergTable("shop.orders", row_filter="id < 12", columns=["id"])
     plan = source.plan(options | {"s3.secret-access-key": "hidden"})
     sizes = sum(file.file_size_in_bytes for file in data_files(table))
-    assert plan.inputs == {
+    assert plan.source == {
+        "kind": "iceberg",
         "table": "shop.orders",
         "table_uuid": str(table.metadata.table_uuid),
         "snapshot_id": table.current_snapshot().snapshot_id,

@@ -110,7 +110,7 @@ def test_a_retry_reads_the_pinned_version_however_the_dataset_moved_on(uri, move
     before = [row for split in plan.splits for row in read_split(source, split)]
     assert sorted(row["id"] for row in before) == [0, 1, 2, *range(4, 20)]
     move(uri)
-    assert lance.dataset(uri).version > plan.inputs["version"]
+    assert lance.dataset(uri).version > plan.source["version"]
     source.verify(plan.splits, {})
     assert [row for split in plan.splits for row in read_split(source, split)] == before
     assert source.schema(plan, {}) == rows(0, 1).schema
@@ -121,8 +121,15 @@ def test_a_plan_says_what_it_pinned_and_holds_no_secret(uri):
     source = LanceDataset(uri, filter="id < 12", columns=["id"])
     plan = source.plan({"secret_access_key": "hidden"})
     sizes = sum(file.file_size_bytes for one in dataset.get_fragments() for file in one.metadata.files)
-    made_at = plan.inputs.pop("made_at")
-    assert plan.inputs == {"dataset": f"file://{uri}", "version": 2, "fragments": 2, "bytes": sizes, "filter": "id < 12"}
+    made_at = plan.source.pop("made_at")
+    assert plan.source == {
+        "kind": "lance",
+        "dataset": f"file://{uri}",
+        "version": 2,
+        "fragments": 2,
+        "bytes": sizes,
+        "filter": "id < 12",
+    }
     assert sum(split.bytes for split in plan.splits) == sizes
     assert {split.read["made_at"] for split in plan.splits} == {made_at}
     assert b"hidden" not in msgspec.json.encode(plan)
@@ -167,10 +174,10 @@ def test_an_older_version_is_read_with_its_own_columns(uri):
     for version in (1, "1"):
         source = LanceDataset(uri, version=version)
         plan = source.plan({})
-        assert plan.inputs["version"] == 1
+        assert plan.source["version"] == 1
         assert source.schema(plan, {}).names == ["id", "kind", "vector"]
         assert ids_of_plan(source, plan) == list(range(10))
-    assert LanceDataset(uri).plan({}).inputs["version"] == 3
+    assert LanceDataset(uri).plan({}).source["version"] == 3
     assert ids(LanceDataset(uri)) == list(range(20))
 
 

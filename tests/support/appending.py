@@ -69,7 +69,7 @@ def unstaged(header: Header) -> StagedWrite:
 def sealed_of(target: Target, written: list[Written], mode: str = "append") -> SealedWrite:
     """Written splits as a sealed write, in a store of its own."""
     checkpoint = unstaged(msgspec.structs.replace(header_of(target), key=f"key-{next(_numbers)}", mode=mode)).checkpoint
-    checkpoint.pin(Plan(created_at=now(), inputs={}, splits=tuple(Split(id=f"{n}", bytes=0, read={}) for n in range(len(written)))))
+    checkpoint.pin(Plan(created_at=now(), source={}, splits=tuple(Split(id=f"{n}", bytes=0, read={}) for n in range(len(written)))))
     for n, one in enumerate(written):
         checkpoint.publish(
             Staged(

@@ -76,7 +76,7 @@ HEADER = Header(
 
 PLAN = Plan(
     created_at=AT,
-    inputs={"files": 1, "bytes": 4096},
+    source={"kind": "files", "files": 1, "bytes": 4096},
     splits=(Split(id="000000", bytes=4096, read={"pieces": [[["orders/1.parquet", 4096, '"etag"'], None, None]]}),),
     base=4711,
 )

@@ -9,11 +9,14 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import struct
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
+from pyiceberg.avro.decoder_fast import CythonBinaryDecoder
+from pyiceberg.avro.reader import DoubleReader
 from pyiceberg.catalog import AVAILABLE_CATALOGS, CatalogType, load_catalog
 from pyiceberg.expressions.visitors import _StrictMetricsEvaluationVisitor
 from pyiceberg.io.fileformat import FileFormatFactory
@@ -26,6 +29,7 @@ from support.appending import arrow_schema
 from support.world import World
 
 import airflow_ckpt_provider
+from airflow_ckpt_provider.scan.doubles import read_exactly
 
 SCHEMA = Schema(NestedField(1, "id", LongType(), required=True), NestedField(2, "name", StringType()))
 
@@ -244,6 +248,13 @@ def test_the_writer_of_parquet_has_its_settings_and_the_metadata_of_what_it_wrot
     encodings = {metadata.row_group(0).column(at).path_in_schema: metadata.row_group(0).column(at).encodings for at in range(2)}
     assert ["RLE_DICTIONARY" in encodings[name] for name in SCHEMA.column_names] == [False, True]
     assert statistics.to_serialized_dict()["record_count"] == metadata.num_rows == 2
+
+
+def test_doubles_are_read_by_a_reader_that_can_be_replaced_because_the_fast_decoder_cuts_them():
+    """scan/doubles.py reads them itself. Once the first line fails, the library does it right, and that file can go."""
+    assert CythonBinaryDecoder(struct.pack("<d", 0.1)).read_double() == struct.unpack("<f", struct.pack("<f", 0.1))[0]
+    read_exactly()
+    assert DoubleReader().read(CythonBinaryDecoder(struct.pack("<d", 0.1))) == 0.1
 
 
 def test_text_is_cut_by_a_mode_that_is_called_truncate():

@@ -15,7 +15,7 @@ from airflow_ckpt_provider.sources.lance import LanceSplit
 from airflow_ckpt_provider.tables.lance.columns.writer import Join
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragment, StagedFragments
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import DatasetSidecar
-from airflow_ckpt_provider.tables.lance.upsert.source import StagedSource
+from airflow_ckpt_provider.tables.lance.upsert.source import StagedSource, StoredSource, UpsertPinned
 from airflow_ckpt_provider.tables.lance.watermarks import Begun
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -43,7 +43,12 @@ STORED = {
         fragments=(StagedFragment("ckpt-a-g1-s000000-b.0-00000.lance", 3, 512),), fields=(0, 2), storage_version="2.2"
     ),
     "lance_split.json": LanceSplit(7, "2026-01-01T12:30:15.250000+00:00", (0, 4)),
-    "lance_source.json": StagedSource(("ckpt-a-g1-s000000-b.0-00000.lance",), 3, 24, (512,)),
+    "lance_source.json": StagedSource(("ckpt-a-g1-s000000-b.0-00000.lance",), 3, 24, (512,)).stored,
+    "lance_upsert.json": UpsertPinned(
+        keeps_row_ids=True,
+        source=StoredSource(files=(), rows=0, key_bytes=0, sizes=()),
+        sidecars=(DatasetSidecar(name="_checkpoints/a", bytes=1),),
+    ),
     "lance_sidecar.json": DatasetSidecar(name="_checkpoints/ckpt-a-g1-smatch0-b.0-matched.arrow", bytes=512, sources=(0, 2)),
     "lance_rows.json": Rows(7, "2026-01-01T12:30:15.250000+00:00", 4, 65536, 131072, "ab" * 8),
     "lance_join.json": Join("ab" * 8, 131072, (("ckpt-a-g1-srows_0-b.0-00000.lance", 512),)),
@@ -54,7 +59,7 @@ STORED = {
 }
 
 #: What is stored as msgspec has it.
-PLAIN = TableBinding | MovedRows | Begun
+PLAIN = TableBinding | StoredSource | UpsertPinned | MovedRows | Begun
 
 
 def as_json(stored):

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_ckpt_provider.checkpoint.bounds import Count  # noqa: TC001 - msgspec reads the annotations of its structs at run time
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ, Plan, Split, part_of
+from airflow_ckpt_provider.checkpoint.documents import READ, Pinned, Plan, Split, part_of
 from airflow_ckpt_provider.checkpoint.location import normal_uri
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError
 from airflow_ckpt_provider.sources.files.formats import FORMATS, OpenFile, unnamed_columns
@@ -39,6 +40,13 @@ class FileSlice(msgspec.Struct, frozen=True, array_like=True):
     file: PinnedFile
     first: int | None = None
     last: int | None = None
+
+
+class ListedFiles(Pinned, frozen=True, kw_only=True, tag="files"):
+    """How many files were listed, and their bytes."""
+
+    files: Count
+    bytes: Count
 
 
 class Files:
@@ -104,7 +112,7 @@ class Files:
         splits = pack((piece for file in files for piece in self._pieces(inputs, file)), self.max_split_bytes, inputs.uri)
         return Plan(
             created_at=now(),
-            inputs={"files": len(files), "bytes": sum(file.size for file in files)},
+            source=ListedFiles(files=len(files), bytes=sum(file.size for file in files)).to_json(),
             splits=tuple(
                 Split(id=f"{number:06d}", bytes=split_bytes, read={"pieces": msgspec.to_builtins(of_split)})
                 for number, (of_split, split_bytes) in enumerate(splits)

@@ -5,15 +5,16 @@ A split is a few data files with the deletes that apply to them. A retry reads e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ, Plan, Split, part_of
+from airflow_ckpt_provider.checkpoint.documents import READ, Increment, Plan, Split
 from airflow_ckpt_provider.checkpoint.location import refuse_credentials
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError, InputChangedError, InvalidInputError
+from airflow_ckpt_provider.scan.data_files import PinnedSnapshot
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
 from airflow_ckpt_provider.scan.places import folders_of, is_below
 from airflow_ckpt_provider.scan.sizes import file_sizes
@@ -134,8 +135,8 @@ class IcebergTable:
     def plan_since(self, options: Mapping[str, str], watermark: JsonObject | None) -> Plan:
         """Pin the head of the branch and cut the files that were appended since ``watermark`` into splits.
 
-        :param watermark: ``inputs["watermark"]["to"]`` of the plan of the last commit; None if there is none, to read everything.
-        :returns: a plan whose ``inputs["watermark"]`` says from where to where it reads; without splits if nothing was appended.
+        :param watermark: ``increment.end`` of the plan of the last commit; None if there is none, to read everything.
+        :returns: a plan whose ``increment`` says from where to where it reads; without splits if nothing was appended.
         :raises InputChangedError: if what was appended cannot be told.
         """
         table, chosen, row_filter = self._open(options)
@@ -148,8 +149,8 @@ class IcebergTable:
             else scan_files(table, chosen.snapshot_id, row_filter, chosen.schema_id)
         )
         plan = self._plan(table, chosen, files)
-        reach: JsonObject = {"from": watermark, "to": watermark_of(table, chosen.snapshot_id)}
-        return msgspec.structs.replace(plan, inputs=plan.inputs | {"watermark": reach})
+        reach = Increment(begin=watermark, end=watermark_of(table, chosen.snapshot_id))
+        return msgspec.structs.replace(plan, increment=reach)
 
     def _open(self, options: Mapping[str, str]) -> tuple[Table, Pin, BooleanExpression | None]:
         """The table, what is read of it, and the filter: all of them checked."""
@@ -181,20 +182,19 @@ class IcebergTable:
         files = [one.file for one in scanned]
         uuid = str(table.metadata.table_uuid)
         splits = pack(((file, file.bytes) for file in files), self.max_split_bytes, f"The table {self.name}")
-        inputs: JsonObject = {
-            "table": self.name,
-            "table_uuid": uuid,
-            "snapshot_id": chosen.snapshot_id,
-            "schema_id": chosen.schema_id,
-            "files": len(files),
-            "rows": sum(file.rows for file in files),
-            "bytes": sum(file.bytes for file in files),
-        }
-        if self.row_filter is not None:
-            inputs["filter"] = self.row_filter
+        pinned = PinnedSnapshot(
+            table=self.name,
+            table_uuid=uuid,
+            snapshot_id=chosen.snapshot_id,
+            schema_id=chosen.schema_id,
+            files=len(files),
+            rows=sum(file.rows for file in files),
+            bytes=sum(file.bytes for file in files),
+            filter=self.row_filter,
+        )
         made = Plan(
             created_at=now(),
-            inputs=inputs,
+            source=pinned.to_json(),
             splits=tuple(
                 Split(
                     id=f"{number:06d}",
@@ -251,17 +251,18 @@ class IcebergTable:
     def _listed(self, plan: Plan, options: Mapping[str, str]) -> set[str] | None:
         """What a plan has to list, by the table as it is; None where that does not tell any more."""
         table = open_table(self.name, options)
-        snapshot_id, schema_id = plan.inputs.get("snapshot_id"), plan.inputs.get("schema_id")
-        if not isinstance(snapshot_id, int) or table.metadata.snapshot_by_id(snapshot_id) is None:
+        pinned = plan.source_as(PinnedSnapshot)
+        snapshot_id = pinned.snapshot_id
+        if snapshot_id is None or table.metadata.snapshot_by_id(snapshot_id) is None:
             return None
         if not self.incremental:
             return {scanned.file.path for scanned in scan_files(table, snapshot_id)}
-        watermark: Any = plan.inputs.get("watermark")
-        if not isinstance(watermark, dict) or watermark.get("to") != watermark_of(table, snapshot_id):
+        increment = plan.increment
+        if increment is None or increment.end != watermark_of(table, snapshot_id):
             raise strange_plan(f"does not read {self.name} up to where it says")
-        begin = (watermark.get("from") or {}).get("snapshot_id")
+        begin = (increment.begin or {}).get("snapshot_id")
         try:
-            chosen = Pin(snapshot_id, part_of(schema_id, int))
+            chosen = Pin(snapshot_id, pinned.schema_id)
             found = appended_files(table, begin, chosen, None) if isinstance(begin, int) else scan_files(table, snapshot_id)
             return {scanned.file.path for scanned in found}
         except InputChangedError:
@@ -272,8 +273,9 @@ class IcebergTable:
         if self.incremental:
             return None
         table, chosen, _ = self._open(options)
-        read = plan.inputs.get("snapshot_id")
-        if plan.inputs.get("table_uuid") == str(table.metadata.table_uuid) and only_rewritten(table, chosen.snapshot_id, read):
+        pinned = plan.source_as(PinnedSnapshot)
+        read = pinned.snapshot_id
+        if pinned.table_uuid == str(table.metadata.table_uuid) and only_rewritten(table, chosen.snapshot_id, read):
             return None
         return f"{self.name} is at snapshot {chosen.snapshot_id} now, and snapshot {read} was read"
 
@@ -307,7 +309,7 @@ class IcebergTable:
     def schema(self, plan: Plan, options: Mapping[str, str]) -> pa.Schema:
         """Schema of the rows, under the pinned schema of the table."""
         table = open_table(self.name, options)
-        return self._scan(table, int(str(plan.inputs["schema_id"])), parse_filter(self.row_filter, self.name)).schema
+        return self._scan(table, plan.source_as(PinnedSnapshot).schema_id, parse_filter(self.row_filter, self.name)).schema
 
     def reader(self, options: Mapping[str, str]) -> IcebergReader:
         """What executors read with."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.checkpoint.documents import part_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, TableMovedError
+from airflow_ckpt_provider.scan.data_files import PinnedSnapshot
 from airflow_ckpt_provider.tables.iceberg.conflicts import changes_since, deletes_upon, touching
 from airflow_ckpt_provider.tables.iceberg.manifest import live_entries
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pyiceberg.table import Table
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject, Split
+    from airflow_ckpt_provider.checkpoint.documents import Header, Split
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
     from airflow_ckpt_provider.tables.iceberg.removals import Removal
 
@@ -108,21 +108,15 @@ def require_unread(table: Table, sealed: Sequence[SealedWrite], removals: Sequen
     :raises TableMovedError: naming the commit.
     """
     for one in sealed if removals else ():
-        inputs = one.plan.inputs
-        if inputs.get("table_uuid") != one.header.table.uuid:
+        read = PinnedSnapshot.of(one.plan)
+        if read is None or read.table_uuid != one.header.table.uuid:
             continue
-        changes = changes_since(table, one.header.table.branch, _snapshot_in(inputs))
+        changes = changes_since(table, one.header.table.branch, read.snapshot_id)
         touched = next(filter(None, (touching(changes, removal) for removal in removals)), None) if changes else None
         if changes is None or touched:
             raise TableMovedError(
                 f"The rows of the key {one.header.key!r} were read from {one.header.table.identifier} itself at snapshot "
-                f"{inputs.get('snapshot_id')}, to replace rows of it, and it was changed since: "
+                f"{read.snapshot_id}, to replace rows of it, and it was changed since: "
                 f"{touched or 'that snapshot is not in its history any more'}. Nothing was committed. Redo the write: "
                 f"{how_to_restart(one.header)}."
             )
-
-
-def _snapshot_in(inputs: JsonObject) -> int | None:
-    """The snapshot that a plan of an Iceberg source was made from."""
-    found = inputs.get("snapshot_id")
-    return None if found is None else part_of(found, int)

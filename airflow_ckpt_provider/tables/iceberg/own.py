@@ -13,6 +13,7 @@ from airflow_ckpt_provider.scan.places import folders_of
 from airflow_ckpt_provider.tables.iceberg.manifest import ADDED, FACTS_ENTRY, StagedManifest
 from airflow_ckpt_provider.tables.iceberg.manifest.avro import HEAD, Container, Entries, in_order, shape_of, to_long
 from airflow_ckpt_provider.tables.iceberg.modes.upsert import INSERT, UNIQUE
+from airflow_ckpt_provider.tables.iceberg.upsert.scratch import StagedSources
 from airflow_ckpt_provider.tables.own import OwnFiles, not_own, require_own, require_work_once
 
 if TYPE_CHECKING:
@@ -195,9 +196,9 @@ def _in_record(record: Staged) -> list[str]:
 def _in_plans(plans: Sequence[Plan]) -> Iterator[str]:
     """Scratch files of the source that plans of later phases go on from."""
     for plan in plans:
-        sources = plan.inputs.get(_SOURCES)
-        for source in sources if isinstance(sources, list) else ():
-            yield str(source.get(_PATH))
+        pinned = plan.mode_as(StagedSources)
+        for source in pinned.sources if pinned is not None else ():
+            yield source.path
         for split in plan.splits:
             if split.task == INSERT:
                 yield str(split.read.get(_PATH))

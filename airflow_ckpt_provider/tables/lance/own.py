@@ -16,6 +16,7 @@ from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER
 from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER as SIDECARS
+from airflow_ckpt_provider.tables.lance.upsert.source import UpsertPinned
 from airflow_ckpt_provider.tables.own import not_own, require_work_once
 
 if TYPE_CHECKING:
@@ -163,13 +164,14 @@ class _Own:
             raise self.error(path)
 
     def require_plan(self, plan: Plan, earlier: OwnNames | None) -> None:
-        for sidecar in _list(plan.inputs, "sidecars"):
-            self.require_sidecar(sidecar)
-        for sidecar in _list(plan.inputs, "earlier"):
-            (self if earlier is None else _Own(self._uri, self._header, earlier)).require_sidecar(sidecar)
-        source: Any = plan.inputs.get("source")
-        for name in source["files"] if source is not None else ():
-            self.require("data", name)
+        pinned = plan.mode_as(UpsertPinned) if self._header.mode == "upsert" else None
+        if pinned is not None:
+            for sidecar in pinned.sidecars:
+                self.require_sidecar(sidecar.to_json())
+            for sidecar in pinned.replaced:
+                (self if earlier is None else _Own(self._uri, self._header, earlier)).require_sidecar(sidecar.to_json())
+            for name in pinned.source.files if pinned.source is not None else ():
+                self.require("data", name)
         for split in plan.splits:
             fragments = split.read.get("fragments")
             if split.task == JOIN:

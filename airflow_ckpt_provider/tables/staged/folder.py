@@ -89,12 +89,11 @@ class RowsFolder:
         """What it holds; None if nobody has made it."""
         return self._read(TABLE, TableFacts)
 
-    def commits(self) -> Iterator[RowsCommit]:
-        """All commits, in the order of their names."""
-        for name in sorted(name for name, _ in self.listed(COMMITS)):
-            found = self._read(COMMITS + name, RowsCommit)
-            if found is not None:
-                yield found
+    def commits(self) -> dict[str, RowsCommit]:
+        """All commits, by the ids of their groups."""
+        names = sorted(name for name, _ in self.listed(COMMITS))
+        found = ((name.removesuffix(".json"), self._read(COMMITS + name, RowsCommit)) for name in names)
+        return {group: commit for group, commit in found if commit is not None}
 
     def commit(self, group: str) -> RowsCommit | None:
         """The commit of a group; None if it has not landed."""

@@ -88,7 +88,7 @@ class RowsTarget:
 
     def orphans(self, write: StagedWrite, landed: SealedWrite | None, listed: WrittenFiles) -> list[StagedFile]:
         """Files of a generation that no commit lists."""
-        live = {file.path for commit in self.folder.commits() for file in commit.files}
+        live = {file.path for commit in self.folder.commits().values() for file in commit.files}
         live |= {file.path for record in landed.staged for file in record.files} if landed is not None else set()
         own = listed.of((write.names.key_hash, write.names.generation))
         return [file for file in own if file.path.rpartition("/")[2] in write.names and file.path not in live]

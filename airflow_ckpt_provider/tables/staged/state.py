@@ -85,8 +85,9 @@ class RowsState:
         self.facts = facts
 
     @cached_property
-    def _commits(self) -> list[RowsCommit]:
-        return list(self.folder.commits())
+    def _commits(self) -> dict[str, RowsCommit]:
+        """As they are when they are first asked for; all questions to this state are answered by the same ones."""
+        return self.folder.commits()
 
     @property
     def horizon(self) -> int:
@@ -117,7 +118,7 @@ class RowsState:
 
     def find(self, group: Group, headers: Sequence[Header] = ()) -> Landed | None:
         """The commit of a group, which its name tells."""
-        commit = self.folder.commit(group.id)
+        commit = self._commits.get(group.id)
         if commit is None:
             return None
         require_ours(identity_of(headers) if headers else None, commit.identity, group.id, keys_of(group), self.folder.uri)
@@ -127,14 +128,14 @@ class RowsState:
         """Refuse keys that a checkpoint which is not known has committed."""
         del since_bound
         keys = {key_trace(header.key): header.key for header in headers}
-        for commit in self._commits:
+        for commit in self._commits.values():
             for trace in traces_in(commit.identity):
                 if trace.key in keys and trace not in known:
                     raise not_ours(f"The key {keys[trace.key]!r}", f"a commit of {commit.committed_at}", self.folder.uri)
 
     def shows(self, landed: SealedWrite) -> bool:
         """Whether any file of a write is in a commit."""
-        listed = {file.path for commit in self._commits for file in commit.files}
+        listed = {file.path for commit in self._commits.values() for file in commit.files}
         return any(file.path in listed for record in landed.staged for file in record.files)
 
     def require_unchanged(self, commit: GroupCommit) -> None:

@@ -23,6 +23,7 @@ from airflow_ckpt_provider.tables.iceberg.removals import RemoveFiles
 from airflow_ckpt_provider.tables.iceberg.upsert.facts import require_as_written
 from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
 from airflow_ckpt_provider.tables.iceberg.upsert.plan import plan_matches
+from airflow_ckpt_provider.tables.iceberg.upsert.scratch import Scratch, StagedSources
 from airflow_ckpt_provider.tables.iceberg.upsert.writer import UpsertWriter
 from airflow_ckpt_provider.tables.keys.key_batches import buckets_for
 from airflow_ckpt_provider.tables.keys.parameters import UpsertParameters
@@ -94,7 +95,7 @@ class Upsert(IcebergMode):
         plan, number = write.plan, len(write.plans) + 1
         reading = write.source_plan
         if any(split.id in lost for split in reading.splits):
-            return read_anew(reading, plan, lost, number, without=("sources",))
+            return read_anew(reading, lost, number)
         again = staged_anew(plan, lost, number)
         if not lost & _phase(plan, MATCH).keys():
             return again
@@ -214,10 +215,11 @@ def _phase(plan: Plan, *tasks: str) -> dict[str, Split]:
 
 def _sources(plan: Plan) -> list[JsonObject]:
     """Records of all scratch files, as the plans of later phases hold them; none while the source is read."""
-    return part_of(plan.inputs.get("sources", []), list[dict[str, object]])
+    pinned = plan.mode_as(StagedSources)
+    return [] if pinned is None else [source.to_json() for source in pinned.sources]
 
 
 def _with(plan: Plan, splits: Iterable[Split], base: int | None, sources: Sequence[JsonObject]) -> Plan:
     """``plan`` with these for its splits. What was read does not land as it is, so its splits are not among them."""
-    inputs = plan.inputs | {"sources": list(sources)}
-    return msgspec.structs.replace(plan, created_at=now(), inputs=inputs, splits=tuple(splits), base=base)
+    mode = StagedSources(sources=tuple(map(Scratch.from_json, sources))).to_json()
+    return msgspec.structs.replace(plan, created_at=now(), mode=mode, splits=tuple(splits), base=base)

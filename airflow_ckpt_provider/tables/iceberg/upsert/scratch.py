@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import Part, part_of
+from airflow_ckpt_provider.checkpoint.documents import Part, Pinned, part_of
 from airflow_ckpt_provider.tables.iceberg.rolling import dictionary_columns
 from airflow_ckpt_provider.tables.iceberg.upsert.bounds import Bounds, KeyBounds  # noqa: TC001 - msgspec reads the types of members
 from airflow_ckpt_provider.tables.iceberg.upsert.facts import FACTS, facts_of
@@ -62,6 +62,12 @@ class Scratch(Part, frozen=True, kw_only=True):
     def from_json(cls, value: JsonObject) -> Scratch:
         """As read from a staged record."""
         return part_of(value, cls)
+
+
+class StagedSources(Pinned, frozen=True, kw_only=True, tag="iceberg_upsert"):
+    """What the later rounds of an upsert are computed from: all scratch files of its source."""
+
+    sources: tuple[Scratch, ...]
 
 
 class Span(NamedTuple):

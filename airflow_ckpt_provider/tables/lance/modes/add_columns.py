@@ -12,11 +12,17 @@ from msgspec import Meta
 
 from airflow_ckpt_provider.checkpoint.anew import as_named, staged_anew
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ, Split
+from airflow_ckpt_provider.checkpoint.documents import READ, Pinned, Split
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
-from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, StagedFileMissingError, TableMovedError
+from airflow_ckpt_provider.exceptions import (
+    CorruptObjectError,
+    InvalidInputError,
+    SchemaMismatchError,
+    StagedFileMissingError,
+    TableMovedError,
+)
 from airflow_ckpt_provider.scan.lance_rows import PLACE, Rows, content_of, fields_of, live_fragments
-from airflow_ckpt_provider.scan.row_lineage import moved_in, ranges_of
+from airflow_ckpt_provider.scan.row_lineage import PinnedRows, moved_in, ranges_of
 from airflow_ckpt_provider.tables.lance.columns.schema import widened
 from airflow_ckpt_provider.tables.lance.columns.writer import JOIN, ColumnsWriter, Join, brought_back
 from airflow_ckpt_provider.tables.lance.evolution import optional, unaddable
@@ -52,6 +58,12 @@ _log = logging.getLogger(__name__)
 
 #: Metadata of a column that was added: a digest of the checkpoint's header, which no other store has.
 _MADE_BY = b"airflow.checkpoint.made"
+
+
+class NewColumns(Pinned, frozen=True, kw_only=True, tag="add_columns"):
+    """The columns that are added, as an Arrow schema."""
+
+    columns: str
 
 
 class AddColumnsParameters(ModeParameters, frozen=True, kw_only=True):
@@ -121,7 +133,7 @@ class AddColumns(LanceMode):
             raise SchemaMismatchError(
                 f"The columns that the transform makes cannot be added to {dataset.uri}:\n  " + "\n  ".join(lines)
             )
-        return msgspec.structs.replace(plan, inputs=plan.inputs | {"new": schema_to_json(columns)})
+        return msgspec.structs.replace(plan, mode=NewColumns(columns=schema_to_json(columns)).to_json())
 
     def require_replaceable(self, landed: SealedWrite) -> None:
         """Columns are replaced wherever their rows are by now."""
@@ -133,15 +145,15 @@ class AddColumns(LanceMode):
         before = {split.id for split in plan.splits}
         if not before <= write.staged_ids():
             return plan
-        rows_per_split: Any = plan.inputs["rows_per_split"]
+        rows_per_split = plan.source_as(PinnedRows).rows_per_split
         ranges = ranges_of(dataset, self.parameters.read_columns, rows_per_split, plan, lambda _: True)
         known = all(split.id in before for split in ranges.splits)
         joins = as_named(self._joins(dataset, ranges, write), plan).values() if known else ()
         splits = (*ranges.splits, *joins)
         if {split.id for split in splits} == before:
             return plan
-        inputs = ranges.inputs(plan, dataset)
-        return msgspec.structs.replace(plan, created_at=now(), inputs=inputs, splits=splits, base=dataset.version)
+        source = ranges.pinned(plan, dataset)
+        return msgspec.structs.replace(plan, created_at=now(), source=source, splits=splits, base=dataset.version)
 
     @classmethod
     def staged_anew(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
@@ -210,7 +222,7 @@ class AddColumns(LanceMode):
     ) -> None:
         """Rows that were added since have no values, and those that were deleted need none; anything else has to be looked at."""
         gone, new = made.keys() - found.keys(), found.keys() - made.keys()
-        rows: Any = one.plan.inputs["rows"]
+        rows = one.plan.source_as(PinnedRows).rows
         left = sum(fragment.num_rows for of, fragment in found.items() if of in made)
         # A row that was updated is deleted in one fragment and stands in another, where it would lose its value.
         touched = gone or (new and left < rows)
@@ -360,4 +372,10 @@ def _column_files(plan: Plan, staged: Sequence[Staged]) -> dict[str, tuple[str, 
 
 def _columns_of(plan: Plan) -> pa.Schema:
     """The columns that are added, as the first plan pinned them."""
-    return schema_from_json(str(plan.inputs["new"]))
+    pinned = plan.mode_as(NewColumns)
+    if pinned is None:
+        raise CorruptObjectError(
+            "A plan of mode='add_columns' in the checkpoint store does not say which columns are added. The store was altered; "
+            f"nothing was changed. Redo the write: {how_to_restart()}."
+        )
+    return schema_from_json(pinned.columns)

@@ -8,7 +8,7 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.anew import as_named, read_anew, staged_anew
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ, Split, part_of
+from airflow_ckpt_provider.checkpoint.documents import READ, Split
 from airflow_ckpt_provider.exceptions import TableMovedError
 from airflow_ckpt_provider.tables.keys.parameters import UpsertParameters
 from airflow_ckpt_provider.tables.lance.looks import goes_stale
@@ -18,8 +18,8 @@ from airflow_ckpt_provider.tables.lance.updating import updating
 from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER, LandingRows, filters_of
 from airflow_ckpt_provider.tables.lance.upsert.replaced import REPLACED, ReplacedUpsert
 from airflow_ckpt_provider.tables.lance.upsert.row_ids import row_ids_of
-from airflow_ckpt_provider.tables.lance.upsert.sidecar import DatasetSidecar, sidecars_of
-from airflow_ckpt_provider.tables.lance.upsert.source import StagedSource, require_keys
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import sidecars_of
+from airflow_ckpt_provider.tables.lance.upsert.source import StagedSource, UpsertPinned, require_keys
 from airflow_ckpt_provider.tables.lance.upsert.writer import MATCH, UNIQUE, UpsertFacts, UpsertWriter, match_id
 from airflow_ckpt_provider.tables.mode import Grouping
 from airflow_ckpt_provider.tables.watermarks import has_watermark
@@ -36,11 +36,8 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
     from airflow_ckpt_provider.tables.lance.operations import Swap
+    from airflow_ckpt_provider.tables.lance.upsert.sidecar import DatasetSidecar
     from airflow_ckpt_provider.tables.writer import Writer
-
-
-#: Input of plans that says that updated rows keep their row ids.
-_KEEPS_IDS = "keeps_row_ids"
 
 
 class Upsert(LanceMode):
@@ -78,7 +75,7 @@ class Upsert(LanceMode):
         wanted = as_named(_wanted(files, dataset, source, earlier, keeps_ids=landing.keeps_ids), pinned)
         plan = _keeping(pinned, keeps_ids=landing.keeps_ids)
         if _phase(plan, MATCH, UNIQUE) != wanted.keys():
-            return _with(plan, [*reads, *wanted.values()], dataset.version, source, earlier=earlier.sidecars)
+            return _with(plan, [*reads, *wanted.values()], dataset.version, source, replaced=earlier.sidecars)
         if landing.as_staged or not wanted.keys() <= staged_ids:
             return pinned
         sidecars = sidecars_of(write.records(sorted(_phase(plan, MATCH))))
@@ -101,24 +98,25 @@ class Upsert(LanceMode):
         """The plan of a round in which these are staged once more, without what was computed from them."""
         plan, plans, number = write.plan, write.plans, len(write.plans) + 1
         if any(split.id in lost for split in write.source_splits):
-            return read_anew(write.source_plan, plan, lost, number, without=("source", "sidecars", "earlier"))
+            return read_anew(write.source_plan, lost, number, UpsertPinned(keeps_row_ids=_keeps(plan)).to_json())
         again = staged_anew(plan, lost, number)
         if not lost & _phase(plan, MATCH):
             return again
         # Which rows of the source land depends on all that was matched. Its own splits take the place of those that filter them.
         kept = [split for split in again.splits if split.task not in {READ, FILTER}]
-        earlier = next((one.inputs["earlier"] for one in reversed(plans) if "earlier" in one.inputs), None)
-        inputs = {name: value for name, value in again.inputs.items() if name != "sidecars"}
-        inputs |= {} if earlier is None else {"earlier": earlier}
-        return msgspec.structs.replace(again, inputs=inputs, splits=(*write.source_splits, *kept))
+        replaced = next((pinned.replaced for pinned in map(_pinned, reversed(plans)) if pinned.replaced), ())
+        mode = msgspec.structs.replace(_pinned(again), sidecars=(), replaced=replaced).to_json()
+        return msgspec.structs.replace(again, mode=mode, splits=(*write.source_splits, *kept))
 
     @goes_stale
     def writer(self, write: StagedWrite) -> Writer:
         """What executors do the splits of all phases with."""
         plan = write.plan
-        sidecars, earlier = (part_of(plan.inputs.get(name, ()), tuple[DatasetSidecar, ...]) for name in ("sidecars", "earlier"))
+        pinned = _pinned(plan)
         landing = self._landing(keeps_ids=_keeps(plan))
-        upsert = UpsertFacts(tuple(self.parameters.upsert_keys), plan.base, StagedSource.of_plan(plan), landing, sidecars, earlier)
+        upsert = UpsertFacts(
+            tuple(self.parameters.upsert_keys), plan.base, StagedSource.of_plan(plan), landing, pinned.sidecars, pinned.replaced
+        )
         return UpsertWriter(self.facts(write.header), upsert)
 
     def swap(self, writes: Sequence[SealedWrite], staged: Sequence[StagedFragments]) -> Swap:
@@ -166,17 +164,20 @@ class Upsert(LanceMode):
         )
 
 
+def _pinned(plan: Plan) -> UpsertPinned:
+    return plan.mode_as(UpsertPinned) or UpsertPinned()
+
+
 def _keeps(plan: Plan) -> bool:
     """Whether a plan was made so that updated rows keep their row ids."""
-    return bool(plan.inputs.get(_KEEPS_IDS))
+    return _pinned(plan).keeps_row_ids
 
 
 def _keeping(plan: Plan, *, keeps_ids: bool) -> Plan:
     """``plan``, which says so or not."""
     if _keeps(plan) == keeps_ids:
         return plan
-    inputs = {name: value for name, value in plan.inputs.items() if name != _KEEPS_IDS}
-    return msgspec.structs.replace(plan, inputs=inputs | ({_KEEPS_IDS: True} if keeps_ids else {}))
+    return msgspec.structs.replace(plan, mode=msgspec.structs.replace(_pinned(plan), keeps_row_ids=keeps_ids).to_json())
 
 
 def _wanted(
@@ -209,8 +210,15 @@ def _phase(plan: Plan, *tasks: str) -> set[str]:
     return {split.id for split in plan.splits if split.task in tasks}
 
 
-def _with(plan: Plan, splits: Iterable[Split], base: int, source: StagedSource, **sidecars: Sequence[DatasetSidecar]) -> Plan:
-    """``plan`` with these for its splits, and what they need besides: sidecars of its own, or of the ``earlier`` generation."""
-    inputs = {name: value for name, value in plan.inputs.items() if name not in {"sidecars", "earlier"}}
-    inputs |= {"source": source.to_json()} | {name: [one.to_json() for one in named] for name, named in sidecars.items() if named}
-    return msgspec.structs.replace(plan, created_at=now(), inputs=inputs, splits=tuple(splits), base=base)
+def _with(
+    plan: Plan,
+    splits: Iterable[Split],
+    base: int,
+    source: StagedSource,
+    *,
+    sidecars: Sequence[DatasetSidecar] = (),
+    replaced: Sequence[DatasetSidecar] = (),
+) -> Plan:
+    """``plan`` with these for its splits, and what they need besides: sidecars of its own, or of the replaced generation."""
+    kept = UpsertPinned(keeps_row_ids=_keeps(plan), source=source.stored, sidecars=tuple(sidecars), replaced=tuple(replaced))
+    return msgspec.structs.replace(plan, created_at=now(), mode=kept.to_json(), splits=tuple(splits), base=base)

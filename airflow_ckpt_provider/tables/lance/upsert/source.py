@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.checkpoint.bounds import Count  # noqa: TC001 - msgspec reads the types of members
 from airflow_ckpt_provider.checkpoint.documents import Part as StoredPart
-from airflow_ckpt_provider.checkpoint.documents import part_of
+from airflow_ckpt_provider.checkpoint.documents import Pinned, part_of
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.tables.keys import key_batches as generic
 from airflow_ckpt_provider.tables.keys.key_batches import BatchPart, KeptKeys, batches_of, bucket_of, buckets_for, collect
 from airflow_ckpt_provider.tables.keys.values import canonical, hashes
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import DatasetSidecar  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan, Staged
+    from airflow_ckpt_provider.checkpoint.documents import Plan, Staged
     from airflow_ckpt_provider.tables.keys.key_batches import KeyBatch, Keys
     from airflow_ckpt_provider.tables.keys.values import Hashes
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
@@ -53,13 +54,28 @@ def require_keys(schema: pa.Schema, keys: Sequence[str], table: str) -> None:
             )
 
 
-class _Stored(StoredPart, frozen=True, kw_only=True):
+class StoredSource(StoredPart, frozen=True, kw_only=True):
     """A ``StagedSource`` in a plan."""
 
     files: tuple[str, ...]
     rows: Count
     key_bytes: Count
     sizes: tuple[Count, ...]
+
+
+class UpsertPinned(Pinned, frozen=True, kw_only=True, omit_defaults=True, tag="lance_upsert"):
+    """What an upsert pins beside its splits.
+
+    :param keeps_row_ids: whether updated rows keep their row ids.
+    :param source: once it is staged.
+    :param sidecars: which rows of the source were found, once all fragments are matched.
+    :param replaced: the same of the generation that is replaced.
+    """
+
+    keeps_row_ids: bool = False
+    source: StoredSource | None = None
+    sidecars: tuple[DatasetSidecar, ...] = ()
+    replaced: tuple[DatasetSidecar, ...] = ()
 
 
 class StagedSource(NamedTuple):
@@ -83,21 +99,17 @@ class StagedSource(NamedTuple):
         size = sum(part_of(record.scratch.get("key_bytes"), int) for record in records if record.scratch is not None)
         return cls(names, sum(manifest.rows for manifest in manifests), size, sizes)
 
-    def to_json(self) -> JsonObject:
+    @property
+    def stored(self) -> StoredSource:
         """As a plan stores it."""
-        return {"files": list(self.files), "rows": self.rows, "key_bytes": self.key_bytes, "sizes": list(self.sizes)}
-
-    @classmethod
-    def from_json(cls, value: Any) -> StagedSource:  # noqa: ANN401 - JSON
-        """As read from a plan."""
-        found = part_of(value, _Stored, "inputs.source of a plan")
-        return cls(found.files, found.rows, found.key_bytes, found.sizes)
+        return StoredSource(files=self.files, rows=self.rows, key_bytes=self.key_bytes, sizes=self.sizes)
 
     @classmethod
     def of_plan(cls, plan: Plan) -> StagedSource | None:
         """As plans say from the second round on; None before it is staged."""
-        source = plan.inputs.get("source")
-        return None if source is None else cls.from_json(source)
+        pinned = plan.mode_as(UpsertPinned)
+        source = None if pinned is None else pinned.source
+        return None if source is None else cls(source.files, source.rows, source.key_bytes, source.sizes)
 
     @property
     def buckets(self) -> int:
