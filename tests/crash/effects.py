@@ -18,6 +18,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -73,7 +74,8 @@ class Effects:
         if self._is_fatal(before, name):
             if self.driver:
                 os.kill(self.driver, self.how)
-            os.kill(os.getpid(), self.how)
+            # To this thread: a stop of the process may reach another thread first, and this one would go on meanwhile.
+            signal.pthread_kill(threading.get_ident(), self.how)
 
     def _is_fatal(self, before: list[str], name: str) -> bool:
         if isinstance(self.fatal, int):

@@ -244,7 +244,8 @@ def test_a_commit_that_looked_before_another_began_it_on_a_later_version_lands(l
         # The list of several members is there already, so that it is not put once more.
         lists = sum(name.startswith("before put g1/groups/") for name in effects)
         late = stopped(lance_runs, world, scenario, len(binds) + lists, signal.SIGSTOP)
-        assert late.effects[-1] == "after put g1/group.json"
+        # Two members are bound by two threads: what the early one's other thread had sent may have arrived.
+        assert late.effects[-1] in {"after put g1/group.json", "before commit of the table"}
         for run in (early, late):
             lance_runs.resume(run)
             assert run.error is None, run.found["message"]

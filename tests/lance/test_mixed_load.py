@@ -19,9 +19,8 @@ from airflow_ckpt_provider.sources import Files
 
 pytestmark = pytest.mark.crash
 
+#: Of each load; ``dev.py matrix`` runs many.
 ROUNDS = int(os.environ.get("ROUNDS", "1"))
-#: On S3, which takes some ten times as long.
-REMOTE_ROUNDS = int(os.environ.get("ROUNDS", "1"))
 
 COMMITTERS = 4
 
@@ -155,7 +154,7 @@ def upserting(world, at_most):
 )
 def test_upserts_and_an_append_of_ours_land_once_each_whatever_others_do_at_the_same_time(tmp_path, request, racers, place, stable):
     bucket = request.getfixturevalue("s3_bucket") if place == "s3" else None
-    for number in range(max(1, ROUNDS // 2) if bucket is None else REMOTE_ROUNDS):
+    for number in range(ROUNDS):
         root = tmp_path / str(number)
         world = LanceWorld(root) if bucket is None else LanceWorld(root, bucket.uri(f"{number}/orders.lance"), bucket.options)
         there = world.create_dataset(count=BEFORE, max_rows_per_file=4, enable_stable_row_ids=stable)

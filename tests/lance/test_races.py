@@ -1,6 +1,6 @@
 """Eight processes that commit at the same moment: one key lands in one version, eight keys in eight.
 
-``ROUNDS`` says how often each race is run; the few rounds of an ordinary run would not find what happens once in a hundred.
+``ROUNDS`` says how often each race is run; the one round of an ordinary run would not find what happens once in a hundred.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ pytestmark = pytest.mark.crash
 
 RACERS = 8
 
-#: Of each race in a local folder, and on S3, which takes some ten times as long.
+#: Of each race; ``dev.py matrix`` runs many.
 ROUNDS = int(os.environ.get("ROUNDS", "1"))
-REMOTE_ROUNDS = int(os.environ.get("ROUNDS", "1"))
 
 IDS = list(range(6))
 
@@ -44,7 +43,7 @@ def worlds(request, tmp_path):
     bucket = request.getfixturevalue("s3_bucket") if request.param == "s3" else None
 
     def all_of_them():
-        for number in range(ROUNDS if bucket is None else REMOTE_ROUNDS):
+        for number in range(ROUNDS):
             root = tmp_path / str(number)
             if bucket is None:
                 yield LanceWorld(root)
