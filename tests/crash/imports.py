@@ -12,6 +12,7 @@ _OURS = ("checkpoint", "scan", "sources", "tables", "write")
 
 #: What third-party code imports when it first works, and not when it is imported.
 _THEIRS = (
+    "email.parser",
     "fastavro",
     "fsspec",
     "obstore.store",

@@ -94,10 +94,10 @@ def of_open(play: Play, write: Write, *, restart: bool, replace: bool, mode: str
         due.must.add(refusals.InvalidInputError)
         return due
     if latest is None:
-        return _new(write, table, due, replaces=False)
+        return _new(play, write, table, due, replaces=False)
     checkpoint = play.checkpoint(write, latest)
     if checkpoint.discarded() is not None:
-        return _new(write, table, due, replaces=latest.replaces is not None)
+        return _new(play, write, table, due, replaces=latest.replaces is not None)
     recorded = checkpoint.committed()
     pinned = checkpoint.header.table
     if pinned.creation is not None and table is not None and str(table.metadata.table_uuid) != pinned.uuid:
@@ -125,7 +125,7 @@ def of_open(play: Play, write: Write, *, restart: bool, replace: bool, mode: str
     elif FOUND in look and restart:
         due.add(Due({refusals.RestartRefusedError}), sure=sure)
     elif restart:
-        _new(write, table, due, replaces=latest.replaces is not None)
+        _new(play, write, table, due, replaces=latest.replaces is not None)
     return due
 
 
@@ -135,12 +135,15 @@ def landed_nothing(checkpoint: Checkpoint) -> bool:
     return recorded is not None and recorded.snapshot_id is None
 
 
-def _new(write: Write, table: Table | None, due: Due, *, replaces: bool) -> Due:
+def _new(play: Play, write: Write, table: Table | None, due: Due, *, replaces: bool) -> Due:
+    """Opening a generation, whose source is planned before anything is put for it."""
     if write.mode == "create" and not replaces:
         if table is not None:
             due.must.add(refusals.TableExistsError)
         if not write.files:
             due.must.add(refusals.InvalidInputError)
+    elif write.source == "since" and not replaces:
+        due.add(play.increment_refused(write))
     return due
 
 

@@ -37,6 +37,7 @@ def places(pieces):
     return [(piece.split, place if piece.split else None) for piece in pieces for place in range(piece.start, piece.stop)]
 
 
+@settings(deadline=None)
 @given(PIECES, st.data())
 def test_the_rows_that_are_kept_are_those_of_the_runs(pieces, data):
     listed = places(pieces)
@@ -51,6 +52,7 @@ def _runs(numbers):
     return [[number for _, number in own] for _, own in grouped]
 
 
+@settings(deadline=None)
 @given(PIECES, st.data())
 def test_pieces_are_dealt_row_by_row(pieces, data):
     listed = places(pieces)
