@@ -52,10 +52,19 @@ class OwnConnections(NamedTuple):
         return pointer["checkpoint_conn_id"]
 
     def of(self, checkpoint: Checkpoint, pointer: str | Reference) -> Connections:
-        """All connections of a checkpoint; that of the table is empty where the environment's credentials open it."""
+        """All connections of a checkpoint; that of the table is empty where the environment's credentials open it.
+
+        :raises BindingMismatchError: for a bare key of a table of another format than operators write.
+        """
         store = self.store_of(pointer)
         if isinstance(pointer, str):
-            table = {"iceberg": self.iceberg, "lance": self.lance or ""}.get(checkpoint.header.table.format, "")
+            given, kind = {"iceberg": self.iceberg, "lance": self.lance or ""}, checkpoint.header.table.format
+            if kind not in given:
+                raise BindingMismatchError(
+                    f"The checkpoint of the key {checkpoint.key.value!r} is of a table of the format {kind!r}, which no stage "
+                    "writes by itself: the store was altered. Nothing was changed. Pass the stage's output instead of its key."
+                )
+            table = given[kind]
             return Connections(table=table, spark=DEFAULT_SPARK, checkpoint=store)
         return Connections(table=pointer["table_conn_id"], spark=pointer["spark_conn_id"], checkpoint=store)
 

@@ -314,6 +314,17 @@ def test_a_key_lands_an_overwrite_if_the_dag_names_the_mode(world):
     assert world.ids() == list(range(20))
 
 
+@pytest.mark.parametrize("named", ["staged", "nosuch"])
+@take_up
+def test_a_key_alone_leads_to_no_table_of_a_format_that_only_the_store_names(world, tmp_path, take_up, named):
+    checkpoint, _ = handed_over(world)
+    planted = tmp_path / "planted"
+    forge_header(checkpoint, connections={"table": ""}, table={"format": named, "identifier": f"file://{planted}"})
+    with pytest.raises(AirflowFailException, match=f"format '{named}', which no stage writes"):
+        take_up("orders")
+    assert not planted.exists()
+
+
 def test_a_key_alone_is_not_committed_to_a_branch_that_only_the_store_names(world):
     checkpoint, pointer = handed_over(world)
     forge_header(checkpoint, table={"branch": "audit"})
