@@ -13,8 +13,8 @@ from support.lance_world import LanceWorld
 
 pytestmark = pytest.mark.crash
 
-#: Random ids in names.
-_RANDOM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{10,}")
+#: Random ids in names, and what stands for the moment at which a generation was begun.
+_RANDOM = re.compile(r"(?<=/)[\w-]{8}(?=\.[0-9a-f]{32}\.)|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{10,}")
 
 
 def plain(name):
