@@ -247,6 +247,9 @@ def _object(path: Any) -> str:
     if path.endswith(".lance"):
         return _file(path)
     folders = path.split("/")[1:]
+    if path.startswith("_checkpoint_keys/"):
+        # Begins with what stands for the moment at which the generation was begun.
+        return f"memory of a key, {folders[-1].partition('.')[2]}"
     return "/".join([*folders[:-1], "<id>.json"]) if "attempts" in folders else "/".join(folders)
 
 
