@@ -31,7 +31,7 @@ from airflow_ckpt_provider.tables.iceberg.manifest import FACTS_ENTRY, StagedMan
 from airflow_ckpt_provider.tables.iceberg.upsert.bounds import KeyBounds
 from airflow_ckpt_provider.tables.iceberg.upsert.facts import FACTS, facts_of
 from airflow_ckpt_provider.tables.iceberg.upsert.scratch import Scratch
-from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import Sidecar
+from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import MatchSidecar
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -56,7 +56,7 @@ def test_a_manifest_and_a_scratch_file_say_of_themselves_what_they_always_said()
     bounds = (KeyBounds("AQAAAAAAAAA=", "CQAAAAAAAAA=", values=True, nulls=False, nans=False),)
     scratch = Scratch(path="s3://warehouse/a-source.parquet", bytes=7, rows=5, key_bytes=40, buckets=1, bounds=bounds)
     assert facts_of(scratch.to_json()) == b"4307f7199cc15f522185a97f2b578eebcb9ac3d4dab3726db9f6c66f617051a5"
-    sidecar = Sidecar(path="s3://warehouse/a-matched.parquet", bytes=7, rows=3, sources=("s3://warehouse/a-source.parquet",))
+    sidecar = MatchSidecar(path="s3://warehouse/a-matched.parquet", bytes=7, rows=3, sources=("s3://warehouse/a-source.parquet",))
     assert facts_of(sidecar.to_json()) == b"aa09da0e788198b67c1227571b47183f1d1bf1aca37066d1592b18abe20e7bf4"
 
 
