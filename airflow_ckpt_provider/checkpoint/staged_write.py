@@ -101,6 +101,10 @@ class StagedWrite:
             self._records |= zip(new, records, strict=True)
         return [self._records[split_id] for split_id in split_ids]
 
+    def sealed_as(self, seal: Seal) -> SealedWrite:
+        """The same write as a seal has it, with the plans and records that were read already."""
+        return SealedWrite(self.checkpoint, seal, self._plans, self._records)
+
     @property
     def names(self) -> OwnNames:
         """The names by which files of this generation are known; an attempt that begins later adds to them."""
@@ -123,12 +127,21 @@ class SealedWrite(StagedWrite):
     """A write that is complete, as its newest seal says, or an earlier one.
 
     :param seal: one that was read; the newest if None.
+    :param plans: those that were read.
+    :param records: those that were read, by the ids of their splits.
     :raises NotSealedError: if it is not complete.
     :raises DiscardedError: if it was discarded before it was.
     """
 
-    def __init__(self, checkpoint: Checkpoint, seal: Seal | None = None) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        seal: Seal | None = None,
+        plans: list[Plan] | None = None,
+        records: dict[str, Staged] | None = None,
+    ) -> None:
         super().__init__(checkpoint)
+        self._plans, self._records = plans, {} if records is None else records
         self.seal: Seal = sealed_of(checkpoint) if seal is None else seal
 
     @cached_property
@@ -137,7 +150,7 @@ class SealedWrite(StagedWrite):
 
         :raises CheckpointMissingError: if it is gone from the store.
         """
-        plan = self.checkpoint.plan(self.seal.round)
+        plan = self.plan_of(self.seal.round)
         if plan is None:
             raise CheckpointMissingError(
                 f"The checkpoint of the key {self.header.key!r} is sealed, but the plan of its round {self.seal.round} is gone "
@@ -147,23 +160,38 @@ class SealedWrite(StagedWrite):
 
     @cached_property
     def staged(self) -> list[Staged]:
-        """The records of the splits that make up the write."""
-        return self.records([split.id for split in self.plan.splits])
+        """The records of the splits that make up the write.
+
+        :raises BindingMismatchError: if a reference vouches for others (I15).
+        """
+        staged = self.records([split.id for split in self.plan.splits])
+        if self.checkpoint.vouched is not None and self.seal.contents != contents_of(self.plan, staged):
+            raise self._not_handed_over()
+        return staged
+
+    @property
+    def is_handed_over(self) -> bool:
+        """Whether a reference vouches for just this seal, whose stage looked at all that it says before it handed it over."""
+        return self.checkpoint.vouched is not None and self.checkpoint.vouched == self.seal.digest
 
     @cached_property
     def names(self) -> OwnNames:
         """The names by which files of this generation are known, as they were when they were first asked for."""
         return self.checkpoint.own_names()
 
+    def require_handed_over(self) -> None:
+        """Refuse a seal that is not, byte for byte, the one that a reference vouches for, if there is a reference (I15).
+
+        :raises BindingMismatchError: naming the key.
+        """
+        if self.checkpoint.vouched is not None and not self.is_handed_over:
+            raise self._not_handed_over()
+
     def require_agreeing(self) -> None:
         """Refuse a seal whose totals are not those of the splits that it seals: rows would be left out, or counted and not there.
 
-        With a reference, refuse also what is not, byte for byte, what its stage has sealed (I15).
-
         :raises CorruptObjectError: naming the key.
-        :raises BindingMismatchError: if a reference vouches for something else.
         """
-        self._require_vouched()
         totals, seal = totals_of(self.staged, self.header.key), self.seal
         sealed = (seal.splits, seal.rows, seal.bytes, seal.files, dict(seal.counts))
         found = (totals.splits, totals.rows, totals.bytes, totals.files, dict(totals.counts))
@@ -175,11 +203,9 @@ class SealedWrite(StagedWrite):
                 f"Redo the write: {how_to_restart(self.header)}."
             )
 
-    def _require_vouched(self) -> None:
-        vouched, seal = self.checkpoint.vouched, self.seal
-        if vouched is None or (seal.digest == vouched and seal.contents == contents_of(self.plan, self.staged)):
-            return
-        raise BindingMismatchError(
+    def _not_handed_over(self) -> BindingMismatchError:
+        seal = self.seal
+        return BindingMismatchError(
             f"What is sealed under the key {self.header.key!r} in the store {self.checkpoint.store.uri} ({seal.rows:,} rows in "
             f"{seal.splits} splits) is not what the reference of its stage says: its seal, its plan or the record of a split is "
             f"another one. Nothing was changed. If the stage has run again since, clear it: it hands over a new reference and "

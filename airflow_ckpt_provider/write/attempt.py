@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from airflow_ckpt_provider.checkpoint.checkpoint import State, now, this_host
 from airflow_ckpt_provider.checkpoint.documents import READ, Attempt, part_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
-from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
-from airflow_ckpt_provider.exceptions import SchemaMismatchError
+from airflow_ckpt_provider.checkpoint.staged_write import StagedWrite
+from airflow_ckpt_provider.exceptions import CorruptObjectError, SchemaMismatchError
 from airflow_ckpt_provider.sources.protocol import AccountingSource, ListableSource, LookingSource, ReplanningSource
 from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.tables.missing import MissingColumns
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ckpt_provider.checkpoint.documents import Commit, Plan, Seal, Split, Staged, StagedFile
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.sources.protocol import Source
     from airflow_ckpt_provider.tables.mode import Mode
@@ -88,6 +89,7 @@ class WriteAttempt:
         self._recovered = self.checkpoint.staged_ids()
         #: Whether all files of the newest seal are there; None if that was not looked at.
         self._whole: bool | None = None
+        self._sealed_write: SealedWrite | None = None
         self._looked = False
         #: What the looks at files of earlier attempts cost.
         self.looks: list[Look] = []
@@ -243,8 +245,8 @@ class WriteAttempt:
     def _is_whole(self, sealed: Seal) -> bool:
         """Whether all files are there that a commit of this seal needs; looked at once."""
         if self._whole is None:
-            one = SealedWrite(self.checkpoint, sealed)
-            self._whole = not self._gone(lambda: self._storage().needed_to_commit(one))
+            write = self._as_sealed(sealed)
+            self._whole = not self._gone(lambda: self._storage().needed_to_commit(write))
         return self._whole
 
     def _gone(self, named: Callable[[], list[StagedFile]]) -> set[StagedFile]:
@@ -276,13 +278,17 @@ class WriteAttempt:
             return False
         if self._landed_meanwhile():
             return False
+        self._begin_anew(lost)
+        self.lost = len(lost)
+        return True
+
+    def _begin_anew(self, lost: set[str]) -> None:
+        """Open a round in which these splits are staged once more."""
+        write, source = self._write, self._request.source
         planned = by_table = self._mode.staged_anew(write, lost)
-        source = self._request.source
         if isinstance(source, ReplanningSource):
             planned = source.staged_anew(planned, write.staged_ids() - lost, len(write.plans) + 1, self._id)
         self._has_own_round |= write.pin(planned) is planned and planned is not by_table
-        self.lost = len(lost)
-        return True
 
     def _landed_meanwhile(self) -> bool:
         """Whether another attempt's seal has landed: what moved the table may be the commit itself."""
@@ -317,7 +323,37 @@ class WriteAttempt:
         )
 
     def seal(self) -> Seal:
-        """Close the checkpoint, once there is no further round. One that has landed keeps the seal that it landed with."""
+        """Close the checkpoint, once there is no further round. One that has landed keeps the seal that it landed with.
+
+        What is returned can be handed over: a commit that is told of it by a reference does not look at all of it once more.
+
+        :raises CorruptObjectError: if the store has another seal, or other records, than tasks of this generation write (I15).
+        """
+        seal = self._sealed()
+        if self.commit is None:
+            try:
+                self._require_sound(self._as_sealed(seal))
+            except CorruptObjectError:
+                # Once it has landed, its manifests are the table's to rewrite and to remove.
+                if not self._landed_meanwhile():
+                    raise
+        return seal
+
+    def _as_sealed(self, seal: Seal) -> SealedWrite:
+        """The write as a seal has it, read once."""
+        if self._sealed_write is None or self._sealed_write.seal != seal:
+            self._sealed_write = self._write.sealed_as(seal)
+        return self._sealed_write
+
+    def _require_sound(self, write: SealedWrite) -> None:
+        """Refuse a seal that does not say what the splits have staged, or names what this generation has not written (I15)."""
+        storage = self._storage()
+        with reading_records(write.header):
+            storage.require_own_files([write])
+        write.require_agreeing()
+        storage.require_listed([write])
+
+    def _sealed(self) -> Seal:
         checkpoint, write = self.checkpoint, self._write
         sealed, again = checkpoint.sealed(), self._whole is False
         if sealed is not None and (

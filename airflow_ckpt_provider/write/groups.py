@@ -90,7 +90,9 @@ def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
             "nothing was changed. Remove the object: the commit task looks into the table's history before it does anything."
         )
     if recorded.snapshot_id is None:
-        SealedWrite(checkpoint).require_agreeing()
+        sealed = SealedWrite(checkpoint)
+        sealed.require_handed_over()
+        sealed.require_agreeing()
         return
     try:
         found = _find(checkpoint, group, table)
@@ -182,6 +184,8 @@ def _begin(
 
     :param settled: what has landed before.
     """
+    for write in fresh:
+        write.require_handed_over()
     if audited.is_asked:
         _require_own_files(fresh, table)
         audited.look(fresh)
@@ -284,9 +288,9 @@ def _settle(
     if state is None:
         outcome = look_at(table, named.header.table, lambda now: now.find(commit.group, commit.headers))
     if outcome is None:
-        _require_own_files(writes, table, state)
         for write in writes:
-            write.require_agreeing()
+            write.require_handed_over()
+        _require_own_files(writes, table, state)
         audited.look(writes)
         if mode_type(writes[0].header).changes_nothing(writes):
             require_nothing_earlier(checkpoints, table)
@@ -318,10 +322,21 @@ def _find(checkpoint: Checkpoint, group: Group, table: Table) -> Landed | None:
 
 
 def _require_own_files(writes: Sequence[SealedWrite], table: Table, state: TableState | None = None) -> None:
+    """Refuse to land files of others, or seals that do not agree with what is staged; what its stage has handed over is (I15)."""
+    unknown = _unknown(writes)
+    if not unknown:
+        return
     # What the looks go by is read beforehand, of all members at a time.
-    writes[0].checkpoint.store.each(lambda write: (write.names, write.staged), writes)
-    with reading_records(writes[0].header):
-        look_at(table, writes[0].header.table, lambda now: now.storage.require_own_files(writes), state)
+    unknown[0].checkpoint.store.each(lambda write: (write.names, write.staged), unknown)
+    with reading_records(unknown[0].header):
+        look_at(table, unknown[0].header.table, lambda now: now.storage.require_own_files(unknown), state)
+    for write in unknown:
+        write.require_agreeing()
+
+
+def _unknown(writes: Sequence[SealedWrite]) -> list[SealedWrite]:
+    """Those that were not handed over by their stage as they are, or take the place of a generation that was not."""
+    return [write for write in writes if not write.is_handed_over or write.header.replaces is not None]
 
 
 def _land(commit: GroupCommit, table: Table, state: TableState | None, looked: Told) -> Landed:
@@ -330,7 +345,7 @@ def _land(commit: GroupCommit, table: Table, state: TableState | None, looked: T
 
     def look(now: TableState) -> None:
         files.require(now)
-        now.storage.require_listed(commit.writes)
+        now.storage.require_listed(_unknown(commit.writes))
 
     look_at(table, commit.first.table, look, state)
     return land(table, commit, ConflictChecks([write.checkpoint for write in commit.writes], files), state)

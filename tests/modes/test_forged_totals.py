@@ -91,7 +91,8 @@ def both_of(record, again):
     return record.manifest | {"fragments": [*record.manifest["fragments"], *again.manifest["fragments"]]}
 
 
-def test_rows_of_two_attempts_at_one_split_do_not_land_together(world):
+def two_attempts_together(world):
+    """A write whose seal has the rows of both attempts at one of its splits; and the name of a file of the second."""
     checkpoint = world.stage().checkpoint
     record, again = staged_twice(world, checkpoint)
     both = both_of(record, again)
@@ -99,7 +100,39 @@ def test_rows_of_two_attempts_at_one_split_do_not_land_together(world):
     manifests = [one for one in checkpoint.sealed().manifests if one != record.manifest]
     more = [both] if both is not record.manifest else [record.manifest, again.manifest]
     forge_sealed(checkpoint, rows=500, files=5, manifests=(*manifests, *more))
-    refused(world, checkpoint, again.files[0].path.rpartition("/")[2])
+    return checkpoint, again.files[0].path.rpartition("/")[2]
+
+
+def test_rows_of_two_attempts_at_one_split_do_not_land_together(world):
+    refused(world, *two_attempts_together(world))
+
+
+def test_a_retry_of_the_stage_does_not_hand_over_what_names_files_that_do_not_belong_to_it(world):
+    """A commit believes what its reference vouches for, and the reference is made of what is in the store by then."""
+    _, file = two_attempts_together(world)
+    with pytest.raises(CorruptObjectError, match=file):
+        world.stage()
+
+
+def test_a_retry_of_the_stage_does_not_hand_over_a_seal_that_leaves_out_what_is_staged(world):
+    checkpoint = world.stage().checkpoint
+    seal = checkpoint.sealed()
+    if len(seal.manifests) > 1:
+        forge_sealed(checkpoint, manifests=seal.manifests[1:])
+    else:
+        kept = dict(seal.manifests[0])
+        forge_sealed(checkpoint, manifests=(kept | {"fragments": kept["fragments"][1:]},))
+    with pytest.raises(CorruptObjectError, match="The store was altered"):
+        world.stage()
+
+
+def test_what_the_stage_has_handed_over_is_committed_without_another_look_at_its_listing(world):
+    attempt = world.stage()
+    checkpoint = attempt.checkpoint
+    checkpoint.vouched = checkpoint.sealed().digest
+    (settled,) = world.commit(attempt)
+    assert settled.landed_now
+    assert world.read() == of(range(400), BEFORE)
 
 
 def test_rows_of_one_split_do_not_land_in_the_place_of_another(world):
