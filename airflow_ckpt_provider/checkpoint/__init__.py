@@ -6,6 +6,7 @@ A **checkpoint** is the durable record of one write, under one **idempotence key
       header.json          what this generation is bound to            put-if-absent
       plan.json.zst        the pinned splits; plan-2 … of later rounds put-if-absent
       attempts/<id>.json   one execution; its id is in the name of every file it may write
+      pieces/<split>.<n>.json  what is done of a split that takes long put-if-absent; needed until the split is staged
       ids/<split>-….parquet  ids of a split's rows, where a recovery is by rows; no name without its staged record
       staged/<split>.json  the published record of one written split   put-if-absent
       seal.json            totals and all staged manifests; seal-2 …   put-if-absent
@@ -24,6 +25,12 @@ manifest is written, and the manifest before ``staged/<split>.json`` publishes i
 not published does not exist (I3). The seal is put after every split is staged. ``group.json`` is put before the first
 compare-and-swap on the table, so its absence proves that no commit was ever tried (I10). ``commit.json`` follows the
 table and only saves a look at it: the table's own history is the authority.
+
+**Pieces.** A split that takes long is not all or nothing. From time to time the task closes the files that it is writing and
+publishes them as a piece, by put-if-absent, with the row of the input up to which they go; the next attempt reads on from there.
+Two tasks on one split go on from whichever piece of a number was first. Once the input has ended, the task that publishes the
+split writes the rows of all pieces into files of their usual size, without running the transform again, and removes the pieces'
+files. So what is sealed and committed knows of no pieces, and a kill in between leaves them as they are.
 
 **Rounds.** Most writes are planned once. A write whose later splits depend on what earlier ones found (an upsert, a
 recovery by rows) is planned in rounds: each is pinned when the one before it is staged, and lists every split that makes

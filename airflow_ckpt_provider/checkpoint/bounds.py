@@ -63,7 +63,7 @@ class BoundsError(Exception):
 
 def largest(name: str) -> int:
     """Bytes of the largest document that may be stored under ``name``."""
-    if "/staged/" in name:
+    if "/staged/" in name or "/pieces/" in name:
         return _LARGEST["staged"]
     stem = name.rsplit("/", 1)[-1].split(".", 1)[0].split("-", 1)[0]
     return _LARGEST.get(stem, _LARGEST_OTHER)

@@ -278,6 +278,23 @@ class Staged(Document, frozen=True, kw_only=True, tag="staged"):
     missing: tuple[str, ...] = ()
 
 
+class Piece(Staged, frozen=True, kw_only=True, tag="piece"):
+    """The record of a piece: files of a split that were closed before the split ended, so that a later attempt goes on behind it.
+
+    Until the split is staged, its pieces in their order are what is there of it. Then they are not needed any more.
+
+    :param number: of the piece in its split, counted from 0.
+    :param begin: the row of the split's input at which it begins, counted from 0.
+    :param end: the row of the input behind its last one. Rows of the input may have yielded any number of rows, or none.
+    :param last: whether the input ends there.
+    """
+
+    number: Count
+    begin: Count
+    end: Count
+    last: bool
+
+
 class Seal(Document, frozen=True, kw_only=True, tag="seal"):
     """The checkpoint is complete: every split of its last round is staged and the totals are fixed.
 

@@ -181,6 +181,6 @@ def corrupt(name: str, what: str) -> CorruptObjectError:
     """The error of an object that is not what its name says, with the way out."""
     # A restart reads the header, group, commit and tombstone of the old generation, and so cannot get around those.
     redo = "use another idempotence key"
-    if name.rsplit("/", 1)[-1].startswith(("plan", "seal")) or "/staged/" in name:
+    if name.rsplit("/", 1)[-1].startswith(("plan", "seal")) or "/staged/" in name or "/pieces/" in name:
         redo = f"redo the write: {how_to_restart()}"
     return CorruptObjectError(f"Object {name} in the checkpoint store {what}. It is not treated as absent. Restore it, or {redo}.")

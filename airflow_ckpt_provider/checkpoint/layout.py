@@ -17,6 +17,8 @@ _FILE = re.compile(
 #: Ids of splits, and of the writers of their records: they become parts of object names.
 _ID, _WRITER = re.compile(r"[0-9A-Za-z_]{1,200}"), re.compile(r"[0-9A-Za-z_.]{1,200}")
 
+_PIECE = re.compile(r"/pieces/([0-9A-Za-z_]{1,200})\.(0|[1-9][0-9]{0,6})\.json$")
+
 _GENERATION = re.compile(r"^[0-9a-f]+/g([1-9][0-9]*)/")
 
 
@@ -57,6 +59,14 @@ class CheckpointPaths:
 
     def staged(self, split_id: str) -> str:
         return f"{self.staged_folder}{split_id}.json"
+
+    @property
+    def pieces_folder(self) -> str:
+        return f"{self.root}pieces/"
+
+    def piece(self, split_id: str, number: int) -> str:
+        """A piece of a split, counted from 0."""
+        return f"{self.pieces_folder}{split_id}.{number}.json"
 
     @property
     def ids_folder(self) -> str:
@@ -186,6 +196,12 @@ def is_id(text: str) -> bool:
 def is_writer(text: str) -> bool:
     """Whether a staged record may name this writer."""
     return _WRITER.fullmatch(text) is not None
+
+
+def piece_of(name: str) -> tuple[str, int] | None:
+    """Split and number in the name of a piece's record, or None if it is no name of ours."""
+    match = _PIECE.search(name)
+    return (match[1], int(match[2])) if match else None
 
 
 def id_of(name: str) -> str:

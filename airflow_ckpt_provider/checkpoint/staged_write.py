@@ -73,9 +73,10 @@ class StagedWrite:
 
     def plan_of(self, number: int) -> Plan | None:
         """The pinned plan of a round; None before there is one."""
-        if self._plans is None:
+        if self._plans is None or number > len(self._plans):
+            # Another attempt may have pinned it since the others were read.
             return self.checkpoint.plan(number)
-        return self._plans[number - 1] if number <= len(self._plans) else None
+        return self._plans[number - 1]
 
     def pin(self, plan: Plan) -> Plan:
         """Pin ``plan`` as that of the next round; if another attempt was first, its plan is the next round. Returns that."""

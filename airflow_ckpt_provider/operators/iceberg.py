@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_ckpt_provider.hooks.tables import open_table
-from airflow_ckpt_provider.operators.modes import parameters_in, parameters_of
+from airflow_ckpt_provider.operators.modes import SAVE_EVERY, parameters_in, parameters_of
 from airflow_ckpt_provider.operators.stage import CheckpointedWriteOperator
 from airflow_ckpt_provider.tables.iceberg.format import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
     from airflow_ckpt_provider.sources import Source
@@ -59,6 +60,9 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
     :param missing_columns: what becomes of columns that the rows lack, members of structs too. None refuses
         partition and sort columns and ``upsert_keys``, and makes others null, with a warning that names them; ``"fail"`` refuses
         any; ``"null"`` makes all null but ``upsert_keys``
+    :param save_every: rows of the input, or a ``timedelta``, after which what is done of a split is saved, so that the next attempt
+        goes on behind it. A split that is done sooner is not affected. Rows of a ``SparkDataFrame`` have no order to go on in: its
+        buckets are staged as a whole
     :param iceberg_conn_id: connection of type ``iceberg``; an embedded catalog if ``iceberg_default`` does not exist
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; ``local[*]`` if ``spark_default`` does not exist
     :param spark_conf: Spark configuration of the session (templated)
@@ -96,6 +100,7 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
         on_rerun: Literal["reuse", "replace"] = "reuse",
         if_empty: Literal["succeed", "skip", "fail"] = "succeed",
         missing_columns: Literal["null", "fail"] | None = None,
+        save_every: int | timedelta = SAVE_EVERY,
         iceberg_conn_id: str = "iceberg_default",
         spark_conn_id: str = "spark_default",
         spark_conf: Mapping[str, str] | None = None,
@@ -113,6 +118,7 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
             on_rerun=on_rerun,
             if_empty=if_empty,
             missing_columns=missing_columns,
+            save_every=save_every,
             spark_conn_id=spark_conn_id,
             spark_conf=spark_conf,
             checkpoint_conn_id=checkpoint_conn_id,

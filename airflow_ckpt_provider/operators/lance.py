@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.hooks.tables import open_table
-from airflow_ckpt_provider.operators.modes import parameters_in, parameters_of, require_transform, require_usable
+from airflow_ckpt_provider.operators.modes import SAVE_EVERY, parameters_in, parameters_of, require_transform, require_usable
 from airflow_ckpt_provider.operators.stage import CheckpointedWriteOperator
 from airflow_ckpt_provider.scan.lance import dataset_uri
 from airflow_ckpt_provider.sources.lance_rows import ROWS_PER_SPLIT, DatasetRows
@@ -15,6 +15,7 @@ from airflow_ckpt_provider.tables.lance.format import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
     from airflow_ckpt_provider.sources import Source
@@ -65,6 +66,9 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
     :param missing_columns: what becomes of columns that the rows lack, members of structs too. None refuses
         ``upsert_keys``, and makes others null, with a warning that names them; ``"fail"`` refuses
         any; ``"null"`` makes all null but ``upsert_keys``. Not for ``add_columns``, which writes no whole rows
+    :param save_every: rows of the input, or a ``timedelta``, after which what is done of a split is saved, so that the next attempt
+        goes on behind it. A split that is done sooner is not affected. Rows of a ``SparkDataFrame`` have no order to go on in: its
+        buckets are staged as a whole
     :param lance_conn_id: connection of type ``checkpoint`` with the credentials of the dataset's storage; those of the environment
         if None
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; ``local[*]`` if ``spark_default`` does not exist
@@ -100,6 +104,7 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         on_rerun: Literal["reuse", "replace"] = "reuse",
         if_empty: Literal["succeed", "skip", "fail"] = "succeed",
         missing_columns: Literal["null", "fail"] | None = None,
+        save_every: int | timedelta = SAVE_EVERY,
         lance_conn_id: str | None = None,
         spark_conn_id: str = "spark_default",
         spark_conf: Mapping[str, str] | None = None,
@@ -117,6 +122,7 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
             on_rerun=on_rerun,
             if_empty=if_empty,
             missing_columns=missing_columns,
+            save_every=save_every,
             spark_conn_id=spark_conn_id,
             spark_conf=spark_conf,
             checkpoint_conn_id=checkpoint_conn_id,

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, NotSupportedYetError
 from airflow_ckpt_provider.sources import Source
 from airflow_ckpt_provider.sources.transform import parse_name
 from airflow_ckpt_provider.tables.parameters import given, names_in, text
+from airflow_ckpt_provider.write.pieces import SaveEvery
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
     from airflow_ckpt_provider.tables.format import TableFormat
+
+
+#: Time after which what is done of a split is saved.
+SAVE_EVERY = timedelta(seconds=30)
 
 
 def parameters_in(table_format: TableFormat) -> tuple[str, ...]:
@@ -45,6 +51,20 @@ def require_policies(on_change: str, on_rerun: str, if_empty: str, missing_colum
         raise InvalidInputError(f"if_empty={if_empty!r}: the values are 'succeed', 'skip' and 'fail'.")
     if missing_columns not in {None, "null", "fail"}:
         raise InvalidInputError(f"missing_columns={missing_columns!r}: the values are None, 'null' and 'fail'.")
+
+
+def require_save_every(value: object) -> SaveEvery:
+    """What a user says of when a piece of a split is saved.
+
+    :raises InvalidInputError: if it is no number of rows and no time.
+    """
+    if isinstance(value, timedelta) and value > timedelta(0):
+        return SaveEvery(seconds=value.total_seconds())
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return SaveEvery(rows=value, seconds=None)
+    raise InvalidInputError(
+        f"save_every={value!r} is neither a number of input rows, such as 1000, nor a time, such as timedelta(seconds=30)."
+    )
 
 
 def require_transform(transform: object) -> None:

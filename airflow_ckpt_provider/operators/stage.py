@@ -21,7 +21,7 @@ from airflow_ckpt_provider.hooks.sources import source_options
 from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.hooks.words import commit_facts, commit_word
 from airflow_ckpt_provider.operators.identity import default_key, instances_of, origin_of, restart_token
-from airflow_ckpt_provider.operators.modes import require_policies, require_usable, require_version
+from airflow_ckpt_provider.operators.modes import require_policies, require_save_every, require_usable, require_version
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.sources.protocol import SampledSource, SessionSource
 from airflow_ckpt_provider.sources.transform import Transform
@@ -34,6 +34,7 @@ from airflow_ckpt_provider.write.rounds import Rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from datetime import timedelta
 
     import pyarrow as pa
     from airflow.sdk import Context
@@ -63,6 +64,7 @@ class CheckpointedWriteOperator(BaseOperator):
         on_rerun: Literal["reuse", "replace"],
         if_empty: Literal["succeed", "skip", "fail"],
         missing_columns: Literal["null", "fail"] | None,
+        save_every: int | timedelta,
         spark_conn_id: str,
         spark_conf: Mapping[str, str] | None,
         checkpoint_conn_id: str,
@@ -72,6 +74,8 @@ class CheckpointedWriteOperator(BaseOperator):
         require_policies(on_change, on_rerun, if_empty, missing_columns)
         self.evolve_schema = evolve_schema
         self.missing_columns = missing_columns
+        require_save_every(save_every)
+        self.save_every = save_every
         self._require_usable(mode, source, transform)
         require_version(transform, transform_version)
         # Airflow renders templates inside a source in place: a copy of its own keeps mapped tasks apart.
@@ -238,6 +242,7 @@ class CheckpointedWriteOperator(BaseOperator):
             on_rerun="replace" if self.on_rerun == "replace" else "reuse",
             evolve_schema=self.evolve_schema,
             missing_columns=self.missing_columns,
+            save_every=require_save_every(self.save_every),
             sample=_sample(source, options, engine),
             restart_token=restart_token(context),
         )

@@ -6,16 +6,20 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from pyiceberg.table.metadata import TableMetadata
 
 
 def folders_of(metadata: TableMetadata) -> frozenset[str]:
     """Where a table's files are, as its catalog says."""
-    location = metadata.location.rstrip("/")
-    own = (metadata.properties.get(name) for name in ("write.data.path", "write.metadata.path"))
-    return frozenset([location, *(path.rstrip("/") for path in own if path)])
+    return folders_at(metadata.location, metadata.properties)
+
+
+def folders_at(location: str, properties: Mapping[str, str]) -> frozenset[str]:
+    """The same, by the table's location and its properties."""
+    own = (properties.get(name) for name in ("write.data.path", "write.metadata.path"))
+    return frozenset([location.rstrip("/"), *(path.rstrip("/") for path in own if path)])
 
 
 def is_below(path: str, folders: Collection[str]) -> bool:

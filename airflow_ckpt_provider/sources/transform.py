@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.transforms.fingerprint import fingerprint_of
@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     Batches: TypeAlias = pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch | pa.Table] | None
+
+
+class Step(NamedTuple):
+    """What came out of an input by and by.
+
+    :param batch: rows; None for none.
+    :param done: rows of the input of which all has come out with it, beside those that were done before.
+    """
+
+    batch: pa.RecordBatch | None
+    done: int = 0
 
 
 class Transform:
@@ -49,6 +60,13 @@ class Transform:
                 yield from as_batches(self.function(batch), self.name)
             else:
                 yield self._row_by_row(batch, self._beside)
+
+    def steps(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Step]:
+        """The same, with how many rows of the input are done by it."""
+        for batch in batches:
+            for made in self.apply([batch]):
+                yield Step(made)
+            yield Step(None, batch.num_rows)
 
     def _row_by_row(self, batch: pa.RecordBatch, beside: str) -> pa.RecordBatch:
         """What the function returns for a batch, as one batch, with the column that it does not see.

@@ -6,11 +6,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Split, StagedFile
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Split, Staged, StagedFile
 
 
 class Written(NamedTuple):
@@ -39,6 +39,27 @@ class Writer(Protocol):
         :raises SchemaMismatchError: if the rows do not fit the table.
         :raises NullInRequiredColumnError: if a required column holds a null.
         """
+        ...
+
+    @property
+    def folders(self) -> Collection[str]:
+        """The folders below which all its files lie."""
+        ...
+
+    def holding(self, record: Staged) -> list[StagedFile]:
+        """The files in which ``write`` has put the rows of a record."""
+        ...
+
+    def sizes(self, paths: Sequence[str]) -> Sequence[int | None]:
+        """Sizes of files in bytes as they are now; None for those that are not there."""
+        ...
+
+    def read(self, record: Staged) -> Iterator[pa.RecordBatch]:
+        """The rows of a record that ``write`` has written, in their order there."""
+        ...
+
+    def rewrite(self, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
+        """Write rows that come from ``read``, in bounded memory; see ``write``."""
         ...
 
     def work(self, split: Split, stem: str) -> Written:

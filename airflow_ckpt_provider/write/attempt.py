@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State, now, this_host
 from airflow_ckpt_provider.checkpoint.documents import READ, Attempt, part_of
+from airflow_ckpt_provider.checkpoint.pieces import pieces_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.checkpoint.staged_write import StagedWrite
 from airflow_ckpt_provider.exceptions import CorruptObjectError, SchemaMismatchError
@@ -24,6 +25,7 @@ from airflow_ckpt_provider.tables.own import reading_records
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.generations import Generations
 from airflow_ckpt_provider.write.looks import look_at
+from airflow_ckpt_provider.write.pieces import require_own_pieces
 from airflow_ckpt_provider.write.request import SourcePlan
 from airflow_ckpt_provider.write.staged_files import Look
 from airflow_ckpt_provider.write.work import SplitWork
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import Commit, Plan, Seal, Split, Staged, StagedFile
+    from airflow_ckpt_provider.checkpoint.documents import Commit, Piece, Plan, Seal, Split, Staged, StagedFile
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.sources.protocol import Source
@@ -83,6 +85,8 @@ class WriteAttempt:
         self.evolved = generations.evolved
         #: Why a generation was opened that nobody asked for: what there is to read now, where nothing has landed; else empty.
         self.looked_again = generations.news
+        #: What earlier attempts have done of splits that are not staged, by their ids; None before it was looked at.
+        self._pieces: dict[str, list[Piece]] | None = None
         #: Columns that are null in rows because those did not have them, as far as it is known.
         self.missing: set[str] = set()
         self.commit: Commit | None = groups.landed(self.checkpoint, table)
@@ -178,6 +182,7 @@ class WriteAttempt:
             return None
         if write.plans:
             self._require_once()
+            self._look_at_pieces()
         else:
             self._pin_first()
         while True:
@@ -203,6 +208,26 @@ class WriteAttempt:
             if self._landed_meanwhile():
                 return None
             self._own_plan = write.pin(wanted)
+
+    def _look_at_pieces(self) -> None:
+        """Read, once, what earlier attempts have done of splits that are not staged. If files of it are gone, begin those anew."""
+        if self._pieces is not None:
+            return
+        unfinished = {split.id for split in self._write.source_splits} - self._recovered
+        self._pieces = pieces_of(self._store, self.checkpoint.paths, unfinished)
+        records = [piece for pieces in self._pieces.values() for piece in pieces]
+        if not records:
+            return
+        writer = self._look(lambda state: state.mode(self.checkpoint.header).writer(self._write))
+        require_own_pieces(records, writer, self.checkpoint)
+        named = {(record.split, file) for record in records for file in self._storage().named_in(record)}
+        gone = self._gone(lambda: [file for _, file in named])
+        lost = {split for split, file in named if file in gone}
+        # Another attempt that has staged a split has removed its pieces.
+        if lost:
+            lost -= self._write.staged_ids()
+        if lost and not self._landed_meanwhile():
+            self._begin_anew(lost)
 
     def _wanted(self) -> Plan:
         """What the write consists of, on the table as it is now."""
@@ -319,7 +344,10 @@ class WriteAttempt:
             reader=self._request.source.reader(self._request.options),
             transform=self._request.transform,
             writer=self._look(lambda state: state.mode(self.checkpoint.header).writer(self._write)),
+            header=self.checkpoint.header,
             missing=self._allowed,
+            save=self._request.save_every,
+            pieces=self._pieces or {},
         )
 
     def seal(self) -> Seal:

@@ -14,6 +14,7 @@ from airflow_ckpt_provider.sources.protocol import IncrementalSource, ListableSo
 from airflow_ckpt_provider.tables.format import format_of
 from airflow_ckpt_provider.tables.watermarks import consumer_of
 from airflow_ckpt_provider.write.looks import look_at
+from airflow_ckpt_provider.write.pieces import SaveEvery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -46,6 +47,7 @@ class WriteRequest:
         before it was changed are checked by what they lacked.
     :param sample: the first rows of a source that nothing but a Spark session can read; asked only if their columns are needed.
     :param transform_version: what binds the key in place of the transform's fingerprint, if the user says so.
+    :param save_every: when what is done of a split is saved, so that the next attempt goes on behind it.
     :param restart_token: identifies an explicit wish to start anew; the same token is served once.
     """
 
@@ -64,6 +66,7 @@ class WriteRequest:
     sample: Callable[[], Iterable[pa.RecordBatch]] | None = None
     restart_token: str | None = None
     transform_version: str | None = None
+    save_every: SaveEvery = field(default_factory=SaveEvery)
 
 
 class SourcePlan:

@@ -1,32 +1,39 @@
 """What one task does with one split: read, transform, write, publish. Runs on an executor, and knows no engine.
 
 The order is the protocol: data files, then the manifest, then the published record. A task that dies anywhere leaves either a
-published split or files that nothing refers to and whose names tell whose they are (I3, I4, I12).
+published split or files that nothing refers to and whose names tell whose they are (I3, I4, I12). A split that takes long is
+published in pieces before that; one that is done before the first piece would be due is staged as if there were none.
 """
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
-from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ, Staged
-from airflow_ckpt_provider.exceptions import panics_as_errors
+import msgspec
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.documents import READ, Piece
+from airflow_ckpt_provider.checkpoint.pieces import require_next
+from airflow_ckpt_provider.exceptions import CheckpointMissingError, RowCountError, panics_as_errors
+from airflow_ckpt_provider.sources.transform import Step
+from airflow_ckpt_provider.tables.staged_files import reading_staged
+from airflow_ckpt_provider.tables.writer import Written
+from airflow_ckpt_provider.write.pieces import Input, SaveEvery, behind, paced, require_own_pieces, staged_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import Split
+    from airflow_ckpt_provider.checkpoint.documents import Header, Split, Staged
     from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.sources.protocol import Reader
     from airflow_ckpt_provider.sources.transform import Transform
     from airflow_ckpt_provider.tables.missing import MissingColumns
-    from airflow_ckpt_provider.tables.writer import Writer, Written
+    from airflow_ckpt_provider.tables.writer import Writer
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,10 @@ class SplitWork:
     """Everything a task needs for any split of one attempt. Travels to executors by pickle, never into the store.
 
     :param attempt_id: id of the recorded attempt (I4).
+    :param header: of the generation.
     :param missing: which columns the rows may lack; None if what is written are no whole rows.
+    :param save: when a piece of a split is due.
+    :param pieces: those that earlier attempts have left, by split.
     """
 
     store: CheckpointStore
@@ -43,7 +53,10 @@ class SplitWork:
     reader: Reader
     transform: Transform | None
     writer: Writer
+    header: Header
     missing: MissingColumns | None = None
+    save: SaveEvery = field(default_factory=SaveEvery)
+    pieces: Mapping[str, Sequence[Piece]] = field(default_factory=dict)
 
     def run(self, split: Split, task_attempt: str) -> bool:
         """Stage ``split``.
@@ -57,40 +70,147 @@ class SplitWork:
     def _run(self, split: Split, task_attempt: str) -> bool:
         if self.store.exists(self.paths.staged(split.id)):
             return False
+        author = f"{self.attempt_id}.{task_attempt}"
         if split.task != READ:
-            return self._publish(split.id, task_attempt, functools.partial(self.writer.work, split))
-        # Formats without types of their own are read with the table's; a transform gets what the format infers.
-        return self.stage(split.id, self.reader.read(split, self.writer.schema if self.transform is None else None), task_attempt)
+            return self._publish(split.id, author, self.writer.work(split, self.paths.file_stem(split.id, author)))
+        in_pieces = SplitInPieces(self, split, author)
+        whole = in_pieces.whole()
+        won = whole is not None and self._publish(split.id, whole.author, whole.written, whole.missing)
+        if won:
+            in_pieces.remove()
+        return won
 
     def stage(self, split_id: str, batches: Iterable[pa.RecordBatch], task_attempt: str) -> bool:
         """Stage a split whose rows are at hand; see ``run``."""
-        if self.transform is not None:
-            batches = self.transform.apply(batches)
-        missing: set[str] = set()
-        if self.missing is not None:
-            batches = self.missing.seen(batches, self.writer.schema, missing)
+        author, missing = f"{self.attempt_id}.{task_attempt}", set[str]()
+        rows = batches if self.transform is None else self.transform.apply(batches)
         with panics_as_errors(f"while split {split_id} was staged"):
-            return self._publish(split_id, task_attempt, functools.partial(self.writer.write, batches), missing)
+            return self._publish(split_id, author, self.write(rows, split_id, author, missing), missing)
 
-    def _publish(
-        self, split_id: str, task_attempt: str, write: Callable[[str], Written], missing: AbstractSet[str] = frozenset()
-    ) -> bool:
-        author = f"{self.attempt_id}.{task_attempt}"
-        written = write(self.paths.file_stem(split_id, author))
-        staged = Staged(
-            split=split_id,
-            writer=author,
-            published_at=now(),
-            rows=written.rows,
-            bytes=written.bytes,
-            files=written.files,
-            manifest=written.manifest,
-            replaces=written.replaces,
-            counts=dict(written.counts),
-            scratch=written.scratch,
-            missing=tuple(sorted(missing)),
-        )
-        won = self.store.create(self.paths.staged(split_id), staged)
+    def write(self, rows: Iterable[pa.RecordBatch], split_id: str, author: str, missing: set[str]) -> Written:
+        """Write rows that are as they are to land.
+
+        :param author: attempt and task attempt, and the piece, if it is one: part of the names of all files.
+        :param missing: the names of columns that the rows lack are added here.
+        """
+        if self.missing is not None:
+            rows = self.missing.seen(rows, self.writer.schema, missing)
+        return self.writer.write(rows, self.paths.file_stem(split_id, author))
+
+    def _publish(self, split_id: str, author: str, written: Written, missing: AbstractSet[str] = frozenset()) -> bool:
+        won = self.store.create(self.paths.staged(split_id), staged_record(split_id, author, written, missing))
         if not won:
             self.writer.remove(written)
         return won
+
+
+class WholeSplit(NamedTuple):
+    """What a split became, and what its rows lack.
+
+    :param author: who wrote its files, as their names say.
+    """
+
+    written: Written
+    missing: AbstractSet[str]
+    author: str
+
+
+class SplitInPieces:
+    """One split, on its way.
+
+    :param author: attempt and task attempt.
+    """
+
+    def __init__(self, work: SplitWork, split: Split, author: str) -> None:
+        self._work = work
+        self._split = split
+        self._author = author
+        self._pieces: list[Piece] = list(work.pieces.get(split.id, ()))
+
+    def whole(self) -> WholeSplit | None:
+        """Write what is missing of the split, piece by piece, and then all of it.
+
+        :returns: None if another task has staged it meanwhile.
+        """
+        rows: Input | None = None
+        while not (self._pieces and self._pieces[-1].last):
+            number, begin = len(self._pieces), self._pieces[-1].end if self._pieces else 0
+            if rows is None or rows.row != begin:
+                rows = Input(self._steps(begin), begin)
+            # The first piece may turn out to be the whole split.
+            author = f"{self._author}p{number}" if number else self._author
+            missing: set[str] = set()
+            written = self._work.write(rows.until(self._work.save), self._split.id, author, missing)
+            if rows.ended and not number:
+                return WholeSplit(written, missing, author)
+            record = msgspec.structs.asdict(staged_record(self._split.id, author, written, missing))
+            piece = Piece(**record, number=number, begin=begin, end=rows.row, last=rows.ended)
+            if not self._published(piece, written):
+                return None
+        author = f"{self._author}whole"
+        missing = {name for piece in self._pieces for name in piece.missing}
+        try:
+            return WholeSplit(self._rewritten(author), missing, author)
+        except Exception:
+            # Whoever staged the split has removed its pieces.
+            if self._is_staged():
+                return None
+            raise
+
+    def remove(self) -> None:
+        """Remove the files of the pieces, which nothing needs any more. Those that stay are known by their names (I4)."""
+        for piece in self._pieces:
+            self._work.writer.remove(_written(piece))
+
+    def _steps(self, begin: int) -> Iterator[Step]:
+        work = self._work
+        # Formats without types of their own are read with the table's; a transform gets what the format infers.
+        expected = work.writer.schema if work.transform is None else None
+        batches = behind(work.reader.read(self._split, expected), begin, self._split)
+        if work.transform is None:
+            return (Step(batch, batch.num_rows) for batch in batches)
+        return work.transform.steps(paced(batches, work.save))
+
+    def _published(self, piece: Piece, written: Written) -> bool:
+        """Publish a piece; another task's piece of its number takes its place if that was first.
+
+        :returns: False if another task has staged the whole split meanwhile.
+        """
+        work = self._work
+        name = work.paths.piece(piece.split, piece.number)
+        if work.store.create(name, piece):
+            self._pieces.append(piece)
+            return True
+        work.writer.remove(written)
+        if self._is_staged():
+            return False
+        other = work.store.read(name, Piece)
+        if other is None:
+            raise CheckpointMissingError(
+                f"Object {name} existed in the checkpoint store {work.store.uri} a moment ago and is gone. Something deletes from "
+                "the store while it is in use; stop that before you retry."
+            )
+        require_next(work.paths, other, piece.split, self._pieces)
+        require_own_pieces([other], work.writer, Checkpoint(work.store, work.header))
+        self._pieces.append(other)
+        return True
+
+    def _rewritten(self, author: str) -> Written:
+        """The rows of all pieces, in files of their usual size."""
+        writer = self._work.writer
+        held = [file for piece in self._pieces for file in writer.holding(piece)]
+        with reading_staged(held, writer.sizes, self._work.header.table.identifier):
+            batches = (batch for piece in self._pieces if piece.rows for batch in writer.read(piece))
+            written = writer.rewrite(batches, self._work.paths.file_stem(self._split.id, author))
+        rows = sum(piece.rows for piece in self._pieces)
+        if written.rows != rows:
+            raise RowCountError(f"The pieces of the split {self._split.id} have {rows} rows, but {written.rows} were written (I2).")
+        return written
+
+    def _is_staged(self) -> bool:
+        return self._work.store.exists(self._work.paths.staged(self._split.id))
+
+
+def _written(record: Staged) -> Written:
+    """What a writer wrote, by its record."""
+    return Written(record.rows, record.bytes, record.files, record.manifest, record.replaces, record.counts, record.scratch)

@@ -23,7 +23,7 @@ class LanceScenario:
     :param kept: whether those are there after.
     :param kept_ids: which of them are, if not all or none.
     :param landed_ids: which rows of the input land, if not all.
-    :param written_again: how many of the staged files are written again without some rows.
+    :param written_again: how many files are written besides one for each input file: without some rows, or as pieces.
     :param stable: whether the rows of others have stable row ids. Then every other one of them is deleted before, so that rows that
         are there and new ones take turns in the input, and they are in several fragments.
     :param growing: whether the rows are those that an Iceberg table has got since the last commit, one data file for each file.
@@ -79,6 +79,7 @@ CREATE_EMPTY = LanceScenario(
 )
 APPEND = LanceScenario("append", 2, 4, ({},))
 APPEND_TO_NOTHING = LanceScenario("append to a dataset without rows", 2, 4, ({},), before=0)
+PIECES = LanceScenario("append in pieces", 2, 5, ({"save_every": 2},), written_again=6)
 OVERWRITE = LanceScenario("overwrite", 2, 4, ({"mode": "overwrite"},), kept=False)
 MAPPED = LanceScenario(
     "two mapped tasks, one commit",
@@ -90,7 +91,10 @@ MAPPED = LanceScenario(
 UPSERT = LanceScenario(
     "upsert", 2, 2, ({"mode": "upsert", "parameters": {"upsert_keys": ["id"]}},), before=4, first=2, kept_ids=(4, 5)
 )
-#: As above, with but one new row, which is in the first file.
+UPSERT_PIECES = dataclasses.replace(
+    UPSERT, name="upsert, in pieces", writes=({**UPSERT.writes[0], "save_every": 1},), written_again=4
+)
+#: As the upsert above, with but one new row, which is in the first file.
 UPSERT_AGAIN = dataclasses.replace(UPSERT, first=1, kept_ids=(4,))
 #: Of three staged files one lands as it is, one without a row that is there, or without one that is not, and one not at all.
 UPSERT_INSERTS = LanceScenario(
@@ -139,6 +143,8 @@ EVERY = [
     CREATE_EMPTY,
     APPEND,
     APPEND_TO_NOTHING,
+    PIECES,
+    UPSERT_PIECES,
     OVERWRITE,
     MAPPED,
     UPSERT,

@@ -29,6 +29,7 @@ from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.exceptions import CommitUnderWayError
 from airflow_ckpt_provider.sources import Files, IcebergTable
 from airflow_ckpt_provider.write import cleanup, groups
+from airflow_ckpt_provider.write.pieces import SaveEvery
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +48,11 @@ def marked(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(index, "kind", pa.array(["marked"] * batch.num_rows))
 
 
+def same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A transform that changes nothing."""
+    return batch
+
+
 def wider(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A transform that adds a column."""
     import pyarrow as pa
@@ -61,6 +67,8 @@ _SETTINGS = ("mode", "parameters", "on_rerun", "on_change", "restart_token", "ev
 def request_of(world: World, facts: dict[str, Any]) -> WriteRequest:
     """The write that a JSON request describes; ``input`` is a glob in the world's input folder."""
     changes = {name: facts[name] for name in _SETTINGS if name in facts}
+    if "save_every" in facts:
+        changes["save_every"], changes["transform"] = SaveEvery(rows=facts["save_every"], seconds=None), same
     if facts.get("marked"):
         changes["transform"] = marked
     if facts.get("wider"):

@@ -102,6 +102,11 @@ UPSERT = Scenario(
     (4, 5),
 )
 
+#: Each split is saved in three pieces before it is whole.
+PIECES = Scenario("in pieces", 2, 5, UNPARTITIONED_PARTITION_SPEC, ({"save_every": 2},))
+PIECES_PARTITIONED = replace(PIECES, name="in pieces, partitioned", files=1, rows_each=3, spec=_BY_KIND)
+UPSERT_PIECES = replace(UPSERT, name="upsert, in pieces", writes=({**UPSERT.writes[0], "save_every": 1},))
+
 _IN_BUCKETS = PartitionSpec(PartitionField(1, 1000, BucketTransform(8), "id_bucket"), spec_id=0)
 
 

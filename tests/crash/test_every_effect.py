@@ -20,7 +20,18 @@ from crash.exactly_once import (
     splits_written,
 )
 from crash.points import Points, said
-from crash.scenarios import CREATE, ELSEWHERE, MAPPED, MODES, PARTITIONED, UNPARTITIONED, WHERE
+from crash.scenarios import (
+    CREATE,
+    ELSEWHERE,
+    MAPPED,
+    MODES,
+    PARTITIONED,
+    PIECES,
+    PIECES_PARTITIONED,
+    UNPARTITIONED,
+    UPSERT_PIECES,
+    WHERE,
+)
 from support.readers import assert_same_in_every_state
 
 pytestmark = pytest.mark.crash
@@ -54,7 +65,10 @@ def every_point(runs, tmp_path, scenario, check):
     return points.run
 
 
-@pytest.mark.parametrize("scenario", [UNPARTITIONED, PARTITIONED, MAPPED, *MODES, *ELSEWHERE], ids=lambda scenario: scenario.name)
+SCENARIOS = [UNPARTITIONED, PARTITIONED, MAPPED, PIECES, PIECES_PARTITIONED, UPSERT_PIECES, *MODES, *ELSEWHERE]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_a_write_killed_at_any_effect_and_run_again_is_exactly_once(runs, tmp_path, scenario):
     def check(world, rows):
         midway = {key: Midway.of(world, key) for key in scenario.keys}
@@ -82,7 +96,7 @@ def test_the_effects_of_an_undisturbed_write_are_the_same_every_time(runs, tmp_p
     assert lists[0] == lists[1]
 
 
-@pytest.mark.parametrize("scenario", [UNPARTITIONED, MAPPED, CREATE, WHERE], ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", [UNPARTITIONED, MAPPED, PIECES, CREATE, WHERE], ids=lambda scenario: scenario.name)
 def test_a_write_killed_twice_at_different_effects_is_exactly_once(runs, tmp_path, scenario):
     points = Points(runs, scenario.world(tmp_path / "world"), *scenario.writes)
     total = len(points.run.effects)

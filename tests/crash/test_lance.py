@@ -149,8 +149,10 @@ def test_a_write_killed_at_any_effect_and_run_again_is_exactly_once(lance_runs, 
     at_every_point(points, check)
     names = [name.removeprefix("before ") for name in points.run.effects]
     files = (scenario.files if scenario.rows_each else 0) + scenario.written_again
-    for effect in ("create data file of g1/", "write data file of g1/", "close data file of g1/"):
+    for effect in ("create data file of g1/", "close data file of g1/"):
         assert sum(name.startswith(effect) for name in names) == files
+    # What is written anew from several files is written in several steps.
+    assert sum(name.startswith("write data file of g1/") for name in names) >= files
     assert names.count("commit of the table") == 1
     assert "put g1/commit.json" in names
 

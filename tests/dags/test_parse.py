@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from datetime import timedelta
 from typing import get_args
 
 import pytest
@@ -67,6 +68,9 @@ def test_what_the_modes_of_a_format_take_are_arguments_of_its_operator(operator,
         ({"on_rerun": "again"}, "again"),
         ({"if_empty": "wait"}, "wait"),
         ({"missing_columns": "drop"}, "drop"),
+        ({"save_every": 0}, "neither a number of input rows"),
+        ({"save_every": "30s"}, "neither a number of input rows"),
+        ({"save_every": timedelta(0)}, "neither a number of input rows"),
         ({"transform": "shop.transforms.clean"}, "package.module:function"),
         ({"transform": 7}, "7"),
         ({"transform_version": "1"}, "there is none"),

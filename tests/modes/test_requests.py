@@ -104,8 +104,8 @@ def test_each_operation_asks_for_each_split_once_and_for_the_rest_as_often_howev
     assert requests == {"put": 3 + splits - 1, "head": 1 + 2 * (splits - 1), "get": 5, "list": 3, "list_with_delimiter": 1}
     with counted() as requests:
         attempt = world.stage()
-    # Attempt, the last split, and the seal; the record of each split. Whose files those of the seal are.
-    assert requests == {"put": 3, "head": 3, "get": 14 + splits, "list": 7 + look, "list_with_delimiter": 1}
+    # Attempt, the last split, and the seal; the record of each split. What pieces there are, and whose files those of the seal are.
+    assert requests == {"put": 3, "head": 3, "get": 14 + splits, "list": 8 + look, "list_with_delimiter": 1}
     with counted() as requests:
         world.stage()
     # It is sealed: what its records name is looked at, and nothing is put.

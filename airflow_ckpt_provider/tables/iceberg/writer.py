@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.exceptions import RowCountError
+from airflow_ckpt_provider.scan.places import folders_at
+from airflow_ckpt_provider.scan.sizes import file_sizes
 from airflow_ckpt_provider.tables.fit import Conform, gathered
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
 from airflow_ckpt_provider.tables.iceberg.manifest import write_manifest
@@ -17,14 +19,18 @@ from airflow_ckpt_provider.tables.iceberg.rolling import RollingFiles
 from airflow_ckpt_provider.tables.writer import Written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
     from pyiceberg.io import FileIO
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
 
-    from airflow_ckpt_provider.checkpoint.documents import Split
+    from airflow_ckpt_provider.checkpoint.documents import Split, Staged
+
+
+#: Rows of a staged file that are read at a time.
+_BATCH_ROWS = 65_536
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,37 @@ class IcebergWriter:
     def write(self, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
         """Write the rows of one split; see ``Writer.write``."""
         return self.write_chunks(self.chunks(batches), stem)
+
+    @property
+    def folders(self) -> frozenset[str]:
+        """The table's own; see ``Writer.folders``."""
+        return folders_at(self.facts.location, self.facts.properties)
+
+    def holding(self, record: Staged) -> list[StagedFile]:
+        """The data files; see ``Writer.holding``."""
+        return list(record.files)
+
+    def sizes(self, paths: Sequence[str]) -> list[int | None]:
+        """See ``Writer.sizes``."""
+        return file_sizes(self.facts.io(), paths)
+
+    def read(self, record: Staged) -> Iterator[pa.RecordBatch]:
+        """Rows of the data files; see ``Writer.read``."""
+        return self.read_files(self.holding(record))
+
+    def read_files(self, files: Iterable[StagedFile]) -> Iterator[pa.RecordBatch]:
+        """Rows of staged Parquet files, under the table's own column names."""
+        import pyarrow.parquet as pq
+
+        io, names = self.facts.io(), self.schema.names
+        for held in files:
+            with io.new_input(held.path).open() as stream, pq.ParquetFile(stream) as file:
+                for batch in file.iter_batches(_BATCH_ROWS, use_threads=False):
+                    yield batch.rename_columns(names)
+
+    def rewrite(self, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
+        """As ``write``: the files have the table's own types."""
+        return self.write(batches, stem)
 
     def work(self, split: Split, stem: str) -> Written:
         """Appending asks for no work of the table's own."""

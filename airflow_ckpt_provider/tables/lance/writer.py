@@ -12,15 +12,17 @@ from airflow_ckpt_provider.exceptions import RowCountError
 from airflow_ckpt_provider.tables.fit import Conform
 from airflow_ckpt_provider.tables.lance.files import DatasetFiles  # noqa: TC001 - a dataclass holds it
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragment, StagedFragments
+from airflow_ckpt_provider.tables.lance.scan import FileScan
 from airflow_ckpt_provider.tables.lance.schema import as_read
+from airflow_ckpt_provider.tables.storage import DataFile
 from airflow_ckpt_provider.tables.writer import Written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import Split
+    from airflow_ckpt_provider.checkpoint.documents import Split, Staged
 
 #: Rows of one file; Lance's own default.
 FILE_ROWS = 1 << 20
@@ -78,6 +80,25 @@ class LanceWriter:
             raise RowCountError(f"{rows} rows were written to {stem}, but its files hold {staged.rows} (I2).")
         named = tuple(StagedFile(self.facts.files.path(one.name), one.bytes) for one in closed)
         return Written(rows, sum(one.bytes for one in closed), named, staged.to_json())
+
+    @property
+    def folders(self) -> frozenset[str]:
+        """The dataset's own; see ``Writer.folders``."""
+        return frozenset([self.facts.files.uri])
+
+    def holding(self, record: Staged) -> list[StagedFile]:
+        """The data files; see ``Writer.holding``."""
+        return list(record.files)
+
+    def sizes(self, paths: Sequence[str]) -> Sequence[int | None]:
+        """See ``Writer.sizes``."""
+        return self.facts.files.sizes(paths)
+
+    def read(self, record: Staged) -> Iterator[pa.RecordBatch]:
+        """Rows of the data files; see ``Writer.read``."""
+        scan, files = FileScan(self.facts.files, self.facts.schema), self.facts.files
+        for file in record.files:
+            yield from scan.read(DataFile(path=file.path.removeprefix(files.path("")), bytes=file.bytes))
 
     def rewrite(self, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
         """Write rows that were read from staged files; see ``as_read``."""

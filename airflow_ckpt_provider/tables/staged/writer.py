@@ -10,6 +10,7 @@ from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.scan.objects import Upload
 from airflow_ckpt_provider.tables.fit import Conform, gathered
 from airflow_ckpt_provider.tables.staged.folder import DATA
+from airflow_ckpt_provider.tables.storage import DataFile
 from airflow_ckpt_provider.tables.writer import Written
 
 if TYPE_CHECKING:
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import Split
+    from airflow_ckpt_provider.checkpoint.documents import Split, Staged
     from airflow_ckpt_provider.tables.staged.folder import RowsFolder
-    from airflow_ckpt_provider.tables.storage import DataFile
 
 
 class RowsWriter:
@@ -55,6 +55,29 @@ class RowsWriter:
             raise
         (size,) = self._folder.sizes([path])
         return Written(rows, size or 0, (StagedFile(path, size or 0),), {"path": path, "rows": rows})
+
+    @property
+    def folders(self) -> frozenset[str]:
+        """The folder of data files."""
+        return frozenset([self._folder.path("").rstrip("/")])
+
+    def holding(self, record: Staged) -> list[StagedFile]:
+        """Its file."""
+        return list(record.files)
+
+    def sizes(self, paths: Sequence[str]) -> Sequence[int | None]:
+        """See ``Writer.sizes``."""
+        return self._folder.sizes(paths)
+
+    def read(self, record: Staged) -> Iterator[pa.RecordBatch]:
+        """Rows of its file."""
+        scan = RowsScan(self._folder, self.schema)
+        for file in record.files:
+            yield from scan.read(DataFile(path=file.path, bytes=file.bytes))
+
+    def rewrite(self, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
+        """As ``write``."""
+        return self.write(batches, stem)
 
     def work(self, split: Split, stem: str) -> Written:
         """Adding rows asks for no work of the table's own."""

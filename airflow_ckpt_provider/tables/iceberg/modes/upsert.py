@@ -32,7 +32,7 @@ from airflow_ckpt_provider.tables.staged_files import reading_staged
 from airflow_ckpt_provider.tables.writer import Written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
     import pyarrow as pa
@@ -182,6 +182,27 @@ class UpsertWork:
         """Keep the rows of a source split for the later phases."""
         return self._upsert.write_source(batches, stem)
 
+    @property
+    def folders(self) -> frozenset[str]:
+        """See ``Writer.folders``."""
+        return self._upsert.folders
+
+    def holding(self, record: Staged) -> list[StagedFile]:
+        """The scratch file; see ``Writer.holding``."""
+        return [] if record.scratch is None else [part_of([record.scratch.get("path"), record.scratch.get("bytes")], StagedFile)]
+
+    def sizes(self, paths: Sequence[str]) -> list[int | None]:
+        """See ``Writer.sizes``."""
+        return self._upsert.sizes(paths)
+
+    def read(self, record: Staged) -> Iterator[pa.RecordBatch]:
+        """Rows of a scratch file, those of each bucket in their order; see ``Writer.read``."""
+        return self._upsert.read_files(self.holding(record))
+
+    def rewrite(self, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
+        """See ``Writer.rewrite``."""
+        return self.write(batches, stem)
+
     def work(self, split: Split, stem: str) -> Written:
         """Match a file, look for duplicates in a bucket, or insert a scratch file's new rows.
 
@@ -189,7 +210,7 @@ class UpsertWork:
         """
         kept = [split.read, *self._sidecars] if split.task == INSERT else self._sources
         files = [StagedFile(str(record["path"]), part_of(record["bytes"], int)) for record in kept]
-        with reading_staged(files, self._upsert.sizes, self._upsert.facts.table):
+        with reading_staged(files, self.sizes, self._upsert.facts.table):
             return self._work(split, stem)
 
     def _work(self, split: Split, stem: str) -> Written:

@@ -6,7 +6,6 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.exceptions import RowCountError
-from airflow_ckpt_provider.scan.sizes import file_sizes
 from airflow_ckpt_provider.tables.iceberg.upsert.key_batches import key_batches, load, refuse_duplicates
 from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
 from airflow_ckpt_provider.tables.iceberg.upsert.matched_rows import MatchedRows
@@ -75,10 +74,6 @@ class UpsertWriter(IcebergWriter):
         if scratch is None:
             return Written(0, 0, (), None)
         return Written(scratch.rows, scratch.bytes, (), None, scratch=scratch.to_json())
-
-    def sizes(self, paths: Sequence[str]) -> list[int | None]:
-        """Sizes of files of the table in bytes, None for those that are not there."""
-        return file_sizes(self.facts.io(), paths)
 
     def check_unique(self, bucket: int, sources: Sequence[JsonObject]) -> None:
         """Check that no key of this bucket is in the source more than once.

@@ -23,7 +23,7 @@ from airflow_ckpt_provider.tables.staged_files import reading_staged
 from airflow_ckpt_provider.tables.writer import Written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -67,8 +67,15 @@ class UpsertWriter(LanceWriter):
 
     def write(self, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
         """Stage rows of the source, and how large their keys are. Files that may not land as they are have names that say so."""
+        return self._counted(super().write, batches, stem)
+
+    def rewrite(self, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
+        """The same, of rows that were read from staged files; see ``as_read``."""
+        return self._counted(super().rewrite, batches, stem)
+
+    def _counted(self, write: Callable[[_Counted, str], Written], batches: Iterable[pa.RecordBatch], stem: str) -> Written:
         counted = _Counted(batches, self._upsert.keys)
-        written = super().write(counted, stem if self._upsert.landing.as_staged else f"{stem}-source")
+        written = write(counted, stem if self._upsert.landing.as_staged else f"{stem}-source")
         return written._replace(scratch={"key_bytes": counted.bytes}) if written.rows else written
 
     def work(self, split: Split, stem: str) -> Written:

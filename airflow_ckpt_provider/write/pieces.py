@@ -1,0 +1,141 @@
+"""What a split is cut into while it is staged: how large the pieces are, where the next one begins, and whose files it may name.
+
+See ``checkpoint`` for the protocol, and ``write.work`` for who follows it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.checkpoint.checkpoint import now
+from airflow_ckpt_provider.checkpoint.documents import Staged
+from airflow_ckpt_provider.exceptions import InputChangedError
+from airflow_ckpt_provider.tables.own import OwnFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+    from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+    from airflow_ckpt_provider.checkpoint.documents import Piece, Split
+    from airflow_ckpt_provider.sources.transform import Step
+    from airflow_ckpt_provider.tables.writer import Writer, Written
+
+
+#: Rows that a function is given at first and at most, and seconds that a batch is to take it.
+_FIRST_ROWS, _MOST_ROWS, _BATCH_S = 16, 65_536, 1.0
+
+
+@dataclass(frozen=True)
+class SaveEvery:
+    """When a piece is due: after so many rows of the input, or so many seconds, whichever comes first.
+
+    :param rows: None for any number.
+    :param seconds: None for any time.
+    """
+
+    rows: int | None = None
+    seconds: float | None = 30.0
+
+    def is_due(self, rows: int, seconds: float) -> bool:
+        """Whether a piece ends here.
+
+        :param rows: of the input, since it began.
+        :param seconds: since it began.
+        """
+        return (self.rows is not None and rows >= self.rows) or (self.seconds is not None and seconds >= self.seconds)
+
+
+def require_own_pieces(pieces: Iterable[Piece], writer: Writer, checkpoint: Checkpoint) -> None:
+    """Refuse pieces that name other files than their writers have written for just these splits: their rows would land (I15).
+
+    :raises CorruptObjectError: naming a file.
+    """
+    # Asked of the store each time: an attempt that has left a piece may have begun a moment ago.
+    own = OwnFiles(writer.folders, checkpoint.own_names(), checkpoint.header)
+    for piece in pieces:
+        own.require(piece, [file.path for file in writer.holding(piece)])
+
+
+class Input:
+    """What comes out of the input of a split, from a row on.
+
+    :param row: the row of the input behind the last one that is done.
+    :param ended: whether there is no more.
+    """
+
+    def __init__(self, steps: Iterator[Step], row: int) -> None:
+        self._steps = steps
+        self.row = row
+        self.ended = False
+
+    def until(self, save: SaveEvery) -> Iterator[pa.RecordBatch]:
+        """What comes out before the next piece is due."""
+        begin, start = self.row, time.monotonic()
+        for batch, done in self._steps:
+            if batch is not None:
+                yield batch
+            self.row += done
+            if done and save.is_due(self.row - begin, time.monotonic() - start):
+                return
+        self.ended = True
+
+
+def staged_record(split_id: str, author: str, written: Written, missing: Iterable[str]) -> Staged:
+    """The record of what a split became."""
+    return Staged(
+        split=split_id,
+        writer=author,
+        published_at=now(),
+        rows=written.rows,
+        bytes=written.bytes,
+        files=written.files,
+        manifest=written.manifest,
+        replaces=written.replaces,
+        counts=dict(written.counts),
+        scratch=written.scratch,
+        missing=tuple(sorted(missing)),
+    )
+
+
+def paced(batches: Iterable[pa.RecordBatch], save: SaveEvery) -> Iterator[pa.RecordBatch]:
+    """The same rows, in batches that take a function about a second each, or just as many as make a piece.
+
+    A piece ends with a batch: a function that takes a second for a row is not given thousands of them at a time.
+    """
+    rows = _FIRST_ROWS if save.rows is None else save.rows
+    for batch in batches:
+        begin = 0
+        while True:
+            part, start = batch.slice(begin, rows), time.monotonic()
+            yield part
+            spent, begin = time.monotonic() - start, begin + part.num_rows
+            if save.rows is None and spent > 2 * _BATCH_S:
+                rows = max(1, rows // 2)
+            elif save.rows is None and spent < _BATCH_S / 2 and part.num_rows == rows:
+                rows = min(2 * rows, _MOST_ROWS)
+            if begin >= batch.num_rows:
+                break
+
+
+def behind(batches: Iterable[pa.RecordBatch], row: int, split: Split) -> Iterator[pa.RecordBatch]:
+    """The rows from a row on.
+
+    :raises InputChangedError: if there are not that many (I6).
+    """
+    for batch in batches:
+        if not row:
+            yield batch
+        elif row < batch.num_rows:
+            yield batch.slice(row)
+            row = 0
+        else:
+            row -= batch.num_rows
+    if row:
+        raise InputChangedError(
+            f"The input of the split {split.id} has {row:,} rows less than an earlier attempt has read of it. It changed since "
+            "it was planned; write what it is now under another idempotence key."
+        )
