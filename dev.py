@@ -40,10 +40,11 @@ def say(text: str) -> None:
 #: What ``test --fast`` runs: neither Spark nor Airflow, nothing that is killed, and no measuring of memory.
 FAST = [
     "tests/test_main_job.py",
-    "tests/checkpoint",
-    "tests/transforms",
-    "tests/scan",
-    "tests/sources",
+    "tests/unit/checkpoint",
+    "tests/unit/transforms",
+    "tests/unit/scan",
+    "tests/unit/sources",
+    "tests/contract/store",
     "-m",
     "not crash and not spark and not airflow",
     "-k",
@@ -56,14 +57,14 @@ FAST = [
 
 #: What ``matrix`` runs: the variables that make random tests longer, and their files.
 MATRIX: dict[str, tuple[dict[str, str], list[str]]] = {
-    "histories": ({"HISTORIES": "1500"}, ["tests/histories/test_histories.py"]),
-    "foreign-hands": ({"FOREIGN_HISTORIES": "600"}, ["tests/histories/test_foreign_hands.py"]),
-    "upserts": ({"UPSERT_EXAMPLES": "300"}, ["tests/tables/test_iceberg_upsert_model.py"]),
-    "lance-moves": ({"ROUNDS": "400"}, ["tests/tables/test_lance_moves.py"]),
-    "lance-line": ({"ROUNDS": "1"}, ["tests/lance/test_line.py"]),
-    "lance-races": ({"ROUNDS": "40"}, ["tests/lance/test_races.py"]),
-    "lance-load": ({"ROUNDS": "20"}, ["tests/lance/test_mixed_load.py"]),
-    "lance-on-s3": ({"CRASH_ALL_ON_S3": "1"}, ["tests/crash/test_lance.py"]),
+    "histories": ({"HISTORIES": "1500"}, ["tests/protocol/histories/test_histories.py"]),
+    "foreign-hands": ({"FOREIGN_HISTORIES": "600"}, ["tests/protocol/histories/test_foreign_hands.py"]),
+    "upserts": ({"UPSERT_EXAMPLES": "300"}, ["tests/unit/tables/iceberg/test_upsert_model.py"]),
+    "lance-moves": ({"ROUNDS": "400"}, ["tests/unit/tables/lance/test_moves.py"]),
+    "lance-line": ({"ROUNDS": "1"}, ["tests/protocol/races/test_lance_line.py"]),
+    "lance-races": ({"ROUNDS": "40"}, ["tests/protocol/races/test_lance.py"]),
+    "lance-load": ({"ROUNDS": "20"}, ["tests/protocol/races/test_lance_mixed_load.py"]),
+    "lance-on-s3": ({"CRASH_ALL_ON_S3": "1"}, ["tests/protocol/crash/test_lance.py"]),
 }
 
 

@@ -11,7 +11,7 @@ Decision: not by ``pyiceberg.table.update.validate`` (0.12), whose functions are
 - takes a base that expired for one that never was, and history that expired for none, and passes;
 - refuses a filter after a compaction, which changed no row, and after a delete in whatever partition.
 
-``tests/tables/test_iceberg_validate.py`` shows each of these beside what is answered here.
+``tests/unit/tables/iceberg/test_validate.py`` shows each of these beside what is answered here.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ What holds here:
 - Nothing here knows a table's history, a write or a mode: files are given, and what they say is returned.
 
 The names below are the door. Only ``tables.iceberg.own`` goes past it, to ``avro``: it compares the bytes of staged entries with
-the files of a write. ``tests/tables/test_iceberg_canary.py`` holds all of this against pyiceberg, which reads the same and would
-have written the same; ``test_iceberg_relied_on.py`` has what is used of it that it promises to nobody. Both say what to do if they
+the files of a write. ``tests/unit/tables/iceberg/test_canary.py`` holds all of this against pyiceberg, which reads the same and
+would have written the same; ``test_relied_on.py`` has what is used of it that it promises to nobody. Both say what to do if they
 fail.
 """
 

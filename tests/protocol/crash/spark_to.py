@@ -1,0 +1,69 @@
+"""A whole write with real Spark, in the driver process that a test kills: stage what is missing, seal, commit."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from protocol.crash.effects import DRIVER
+from support.frames import orders
+from support.world import World
+
+from airflow_ckpt_provider.exceptions import CheckpointError
+from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
+from airflow_ckpt_provider.spark.engine import SparkEngine
+from airflow_ckpt_provider.spark.session import SparkTarget
+from airflow_ckpt_provider.write.rounds import Rounds
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.write.groups import Settled
+
+#: Two splits at a time.
+TARGET = SparkTarget(
+    "local[2]",
+    conf={
+        "spark.driver.memory": "512m",
+        # A driver here lives for seconds: the second compiler would cost more than it gives.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.codegen.wholeStage": "false",
+    },
+)
+
+
+#: Buckets of a DataFrame.
+BUCKETS = 4
+
+
+def write(world: World, recover: str = "") -> tuple[Settled, set[str]]:
+    """What the stage and commit operators do, without Airflow; returns the splits that were given to Spark, too.
+
+    :param recover: how a DataFrame of the input files is recovered; empty for the files themselves.
+    """
+    facts = {"id_column": "id", "buckets": BUCKETS, "parameters": {"path": str(world.input)}, "recover": recover}
+    request = world.request(source=SparkDataFrame(orders, **facts)) if recover else world.request()
+    attempt = world.attempt(request)
+    scheduled: set[str] = set()
+    if attempt.commit is None:
+        with SparkEngine(TARGET, "crash", lambda _: None) as engine:
+            rounds = Rounds(engine, 1)
+            rounds.run(attempt, lambda found: scheduled.update(split.id for split in found.missing), lambda _: None)
+        attempt.seal()
+    (settled,) = world.commit(attempt)
+    return settled, scheduled
+
+
+def main(root: str, kill_the_driver: str, recover: str = "") -> None:
+    if kill_the_driver == "driver too":
+        os.environ[DRIVER] = str(os.getpid())
+    try:
+        write(World(Path(root)), recover)
+    except CheckpointError as error:
+        print(json.dumps({"error": type(error).__name__, "message": str(error)}))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

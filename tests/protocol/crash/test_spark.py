@@ -1,0 +1,182 @@
+"""The same with real Spark: driver, JVM and Python workers are killed at every kind of effect, and a retry with Spark ends it.
+
+Two splits are in flight at a time, so that effects come in another order each time: they are counted by name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from protocol.crash.effects import FATAL, LEDGER, names_in
+from protocol.crash.exactly_once import (
+    Midway,
+    assert_exactly_once,
+    assert_only_missing_splits_were_written,
+    generations,
+    own_snapshots,
+)
+from protocol.crash.spark_to import BUCKETS, TARGET, write
+from support.world import World
+
+from airflow_ckpt_provider.spark.session import spark_session
+
+pytestmark = [pytest.mark.crash, pytest.mark.spark]
+
+SPLITS = 8
+IDS = list(range(SPLITS * 50))
+
+#: The same for a DataFrame, by how it is recovered.
+FRAMES = {
+    "buckets": ["after create data file#1", "before put g1/staged#2", "after put g1/staged#3", "before close metadata#1"],
+    "rows": ["before put g1/ids#1", "after put g1/ids#2", "before put g1/staged#2", "after put g1/staged#3"],
+}
+
+TESTS = Path(__file__).resolve().parents[2]
+
+#: Where everything is killed, driver and worker. ``test_every_effect`` has the driver's effects without Spark, all of them.
+EVERYTHING = [
+    "after put g1/attempts#1",
+    "after create data file#2",
+    "before close data file#3",
+    "before close manifest of#4",
+    "before put g1/staged#6",
+    "after put g1/staged#3",
+    "before close metadata#1",
+]
+
+#: Where only the Python worker is killed, as the kernel does when memory runs out; the driver lives to report it.
+WORKER = ["after close data file#5", "after put g1/staged#8"]
+
+
+@pytest.fixture(scope="module")
+def spark():
+    """The session of all retries; ``spark_session`` in ``write`` joins it."""
+    with spark_session(TARGET, "retries") as session:
+        yield session
+
+
+@pytest.fixture
+def world(tmp_path):
+    world = World(tmp_path / "world")
+    world.create_table()
+    world.put_files(SPLITS, 50)
+    return world
+
+
+def run_driver(world, ledger, fatal, *how):
+    """The write in a driver of its own, until everything that belongs to it has ended."""
+    paths = [TESTS / "protocol" / "crash" / "site", TESTS, TESTS.parent]
+    environment = os.environ | {"PYTHONPATH": ":".join(map(str, paths)), LEDGER: str(ledger), FATAL: fatal}
+    with (ledger.parent / "stderr").open("w") as stderr:
+        command = [sys.executable, str(TESTS / "protocol" / "crash" / "spark_to.py"), str(world.root), *how]
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=120, check=False)
+    left = living(ledger)
+    end = time.monotonic() + 30
+    while left and time.monotonic() < end:
+        time.sleep(0.1)
+        left = living(ledger)
+    assert not left, f"still running 30 s after the driver ended: {left}"
+    return done
+
+
+def living(ledger):
+    """Commands of all processes that carry this ledger in their environment: the driver's JVM and Python workers."""
+    mark = f"{LEDGER}={ledger}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ")[:80])
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            # It ended while we looked, or is another user's.
+            continue
+    return found
+
+
+def retry_and_check(world, landed):
+    before = Midway.of(world)
+    settled, scheduled = write(world)
+    assert settled.landed_now is not landed
+    assert scheduled == {f"{number:06d}" for number in range(SPLITS)} - {split for _, split in before.published}
+    assert_exactly_once(world, IDS)
+    assert_only_missing_splits_were_written(world, before)
+    again, scheduled = write(world)
+    assert (again.landed_now, scheduled) == (False, set())
+    assert len(own_snapshots(world)) == 1
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("fatal", EVERYTHING)
+def test_a_write_whose_processes_are_all_killed_is_completed_by_a_retry(world, tmp_path, fatal):
+    ledger = tmp_path / "ledger"
+    done = run_driver(world, ledger, fatal, "driver too")
+    assert done.returncode == -signal.SIGKILL, (tmp_path / "stderr").read_text()[-2000:]
+    assert_died_at(ledger, fatal)
+    retry_and_check(world, landed=bool(own_snapshots(world)))
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("fatal", FRAMES["buckets"])
+def test_buckets_of_a_dataframe_whose_processes_are_all_killed_are_completed_by_a_retry(world, tmp_path, fatal):
+    before = killed_frame(world, tmp_path / "ledger", fatal, "buckets")
+    settled, scheduled = write(world, "buckets")
+    assert settled.landed_now
+    assert len(scheduled) == BUCKETS - len(before.published)
+    assert_exactly_once(world, IDS)
+    assert_only_missing_splits_were_written(world, before)
+    assert write(world, "buckets")[1] == set()
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("fatal", FRAMES["rows"])
+def test_rows_of_a_dataframe_whose_processes_are_all_killed_are_completed_by_a_retry(world, tmp_path, fatal):
+    before = killed_frame(world, tmp_path / "ledger", fatal, "rows")
+    settled, _ = write(world, "rows")
+    assert settled.landed_now
+    assert_exactly_once(world, IDS)
+    # Buckets of the round that was begun stay as they were; what they lack is in those of the retry's own.
+    after = Midway.of(world)
+    assert before.published.items() <= after.published.items()
+    latest = generations(world, "orders")[0]
+    early = sum(one.rows for one in latest.staged(sorted(split for _, split in before.published)))
+    late = sum(one.rows for one in latest.staged(sorted(split for _, split in after.published.keys() - before.published.keys())))
+    assert (early > 0, early + late) == (bool(before.published), len(IDS))
+    assert write(world, "rows")[1] == set()
+
+
+def killed_frame(world, ledger, fatal, recover):
+    """What there is after a stage of a DataFrame was killed, with all that it started."""
+    done = run_driver(world, ledger, fatal, "driver too", recover)
+    assert done.returncode == -signal.SIGKILL, (ledger.parent / "stderr").read_text()[-2000:]
+    assert_died_at(ledger, fatal)
+    assert own_snapshots(world) == []
+    return Midway.of(world)
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("fatal", WORKER)
+def test_a_write_whose_worker_is_killed_fails_cleanly_and_is_completed_by_a_retry(world, tmp_path, fatal):
+    ledger = tmp_path / "ledger"
+    done = run_driver(world, ledger, fatal, "worker only")
+    assert done.returncode == 1, (tmp_path / "stderr").read_text()[-2000:]
+    assert_died_at(ledger, fatal)
+    failure = json.loads(done.stdout.splitlines()[-1])
+    assert failure["error"] == "StageFailedError"
+    # Another task may have published after the driver looked.
+    counted = int(re.search(rf"(\d+) of {SPLITS} splits are staged", failure["message"])[1])
+    assert counted <= len(generations(world, "orders")[0].staged_ids())
+    assert own_snapshots(world) == []
+    retry_and_check(world, landed=False)
+
+
+def assert_died_at(ledger, fatal):
+    start, _, count = fatal.partition("#")
+    assert sum(name.startswith(start) for name in names_in(ledger)) >= int(count)
