@@ -87,7 +87,7 @@ class SplitWork:
             manifest=written.manifest,
             replaces=written.replaces,
             counts=dict(written.counts),
-            scratch=written.scratch,
+            intermediate=None if written.intermediate is None else written.intermediate.to_json(),
             missing=tuple(sorted(missing)),
         )
         won = self.store.create(self.paths.staged(split_id), staged)

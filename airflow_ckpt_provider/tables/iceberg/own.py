@@ -13,7 +13,8 @@ from airflow_ckpt_provider.scan.places import folders_of
 from airflow_ckpt_provider.tables.iceberg.manifest import ADDED, FACTS_ENTRY, StagedManifest
 from airflow_ckpt_provider.tables.iceberg.manifest.avro import HEAD, Container, Entries, in_order, shape_of, to_long
 from airflow_ckpt_provider.tables.iceberg.modes.upsert import INSERT, UNIQUE
-from airflow_ckpt_provider.tables.iceberg.upsert.scratch import StagedSources
+from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import MatchSidecar
+from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFile, StagedSources
 from airflow_ckpt_provider.tables.own import OwnFiles, not_own, require_own, require_work_once
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 #: What is looked at in an entry.
 _LOOKED_AT = frozenset({"content", "file_path"})
 
-#: Input of an upsert's plans that has the records of its scratch files, and the member of records and splits that is a path.
-_SOURCES, _PATH = "sources", "path"
+#: The member of manifests and splits that is a path.
+_PATH = "path"
 
 
 def require_own_records(
@@ -189,12 +190,13 @@ def _head_of(schema: str, folders: Collection[str]) -> re.Pattern[bytes] | None:
 
 
 def _in_record(record: Staged) -> list[str]:
-    parts = [str(part.get(_PATH)) for part in (record.manifest, record.scratch) if part is not None]
-    return [*(file.path for file in record.files), *parts]
+    kept = record.intermediate_as(SourceFile, MatchSidecar)
+    manifest = [] if record.manifest is None else [str(record.manifest.get(_PATH))]
+    return [*(file.path for file in record.files), *manifest, *([] if kept is None else [kept.path])]
 
 
 def _in_plans(plans: Sequence[Plan]) -> Iterator[str]:
-    """Scratch files of the source that plans of later phases go on from."""
+    """Staged source files that plans of later phases go on from."""
     for plan in plans:
         pinned = plan.mode_as(StagedSources)
         for source in pinned.sources if pinned is not None else ():

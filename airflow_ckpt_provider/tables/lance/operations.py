@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lance import LanceDataset
     from lance.fragment import FragmentMetadata
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+    from airflow_ckpt_provider.tables.lance.deletions import Deletions
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 
 
@@ -103,20 +103,17 @@ def overwriting(schema: pa.Schema, staged: Sequence[StagedFragments]) -> Swap:
     return Swap(LanceOperation.Overwrite(schema, metadata_of(staged)), 0, rows_of(staged))
 
 
-def merging(dataset: LanceDataset, staged: Sequence[StagedFragments], matched: Mapping[int, JsonObject]) -> Swap:
+def merging(dataset: LanceDataset, staged: Sequence[StagedFragments], deletions: Mapping[int, Deletions]) -> Swap:
     """Keep every fragment, some with more rows deleted, and add others. Conflicts with whatever changes rows meanwhile.
 
-    :param matched: descriptions of fragments with their deletions, by id.
+    :param deletions: by the ids of the fragments.
     """
     from lance import LanceOperation
-    from lance.fragment import DeletionFile
 
     kept = [fragment.metadata for fragment in dataset.get_fragments()]
-    for one in kept:
-        if one.id in matched:
-            # No more than that: which files a fragment has, the dataset says.
-            deletions: Any = matched[one.id]["deletion_file"]
-            one.deletion_file = DeletionFile(**deletions)
+    for fragment in kept:
+        if fragment.id in deletions:
+            fragment.deletion_file = deletions[fragment.id].described()
     # Fragments without a row left are dropped by Lance.
     return Swap(
         LanceOperation.Merge(kept + metadata_of(staged), dataset.lance_schema, preserves_nullability=True),

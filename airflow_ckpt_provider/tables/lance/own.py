@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
@@ -11,20 +11,21 @@ from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError
 from airflow_ckpt_provider.tables.lance.columns.writer import JOIN, Join
 from airflow_ckpt_provider.tables.lance.deletions import FOLDER as DELETIONS
-from airflow_ckpt_provider.tables.lance.deletions import attempt_number, attempt_number_in, deletion_name, number_of
+from airflow_ckpt_provider.tables.lance.deletions import attempt_number, attempt_number_in, number_of
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.intermediate import ColumnFile, deletions_in, intermediate_of
 from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER
-from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER as SIDECARS
 from airflow_ckpt_provider.tables.lance.upsert.source import UpsertPinned
 from airflow_ckpt_provider.tables.own import not_own, require_work_once
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject, Plan, Split, Staged
+    from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Split, Staged
     from airflow_ckpt_provider.checkpoint.layout import OwnNames
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
+    from airflow_ckpt_provider.tables.lance.upsert.sidecar import DatasetSidecar
 
 _DELETION_FILE = re.compile(r"[0-9]{1,20}-[0-9]{1,20}-([0-9]{1,20})\.arrow")
 
@@ -113,20 +114,14 @@ class _Own:
         for fragment in StagedFragments.from_json(record.manifest).fragments if record.manifest is not None else ():
             if f"{self._data}{fragment.name}" not in own:
                 self.require("data", fragment.name)
-        if record.scratch is not None:
-            self._require_scratch(record.scratch)
-
-    def _require_scratch(self, scratch: Any) -> None:  # noqa: ANN401 - JSON
-        for sidecar in (scratch.get("sidecar"), scratch.get(ROW_IDS)):
-            if sidecar is not None:
-                self.require_sidecar(sidecar)
-        if "file" in scratch:
-            self.require("data", scratch["file"][0])
-        if "fragment" in scratch:
-            deletions = scratch["fragment"]["deletion_file"]
-            strange = deletions.get("base_id") is not None or deletions.get("file_type") != "array"
-            if strange or attempt_number_in(int(deletions["id"])) not in self._numbers:
-                raise self.error(f"{self._uri}/{DELETIONS}/{scratch['fragment']['id']}-*-{deletions['id']}")
+        kept = intermediate_of(record)
+        for sidecar in kept.sidecars if kept is not None else ():
+            self.require_sidecar(sidecar)
+        if isinstance(kept, ColumnFile):
+            self.require("data", kept.name)
+        deletions = deletions_in(record)
+        if deletions is not None and attempt_number_in(deletions.id) not in self._numbers:
+            raise self.error(f"{self._uri}/{deletions.name}")
 
     def _of_writer(self, record: Staged) -> frozenset[str]:
         """Data files of a record that are its writer's for its split, whatever else it names: there may be very many."""
@@ -151,25 +146,24 @@ class _Own:
 
     def require_deletions(self, record: Staged) -> None:
         """Refuse to mark rows as deleted by another file than the one that the record's writer has written for its split."""
-        fragment: Any = (record.scratch or {}).get("fragment")
+        deletions = deletions_in(record)
         deleting = any(file.path.startswith(f"{self._uri}/{DELETIONS}/") for file in record.files)
-        if deleting and fragment is None:
+        if deleting and deletions is None:
             raise self.error(record.files[0].path)
-        if fragment is None:
+        if deletions is None:
             return
-        deletions, names = fragment["deletion_file"], self._names
-        stem = CheckpointPaths(names.key_hash, names.generation).file_stem(record.split, record.writer)
-        path = f"{self._uri}/{deletion_name(fragment['id'], deletions)}"
-        if deletions["id"] != number_of(stem) or path not in {file.path for file in record.files}:
+        stem = CheckpointPaths(self._names.key_hash, self._names.generation).file_stem(record.split, record.writer)
+        path = f"{self._uri}/{deletions.name}"
+        if deletions.id != number_of(stem) or path not in {file.path for file in record.files}:
             raise self.error(path)
 
     def require_plan(self, plan: Plan, earlier: OwnNames | None) -> None:
         pinned = plan.mode_as(UpsertPinned) if self._header.mode == "upsert" else None
         if pinned is not None:
             for sidecar in pinned.sidecars:
-                self.require_sidecar(sidecar.to_json())
+                self.require_sidecar(sidecar)
             for sidecar in pinned.replaced:
-                (self if earlier is None else _Own(self._uri, self._header, earlier)).require_sidecar(sidecar.to_json())
+                (self if earlier is None else _Own(self._uri, self._header, earlier)).require_sidecar(sidecar)
             for name in pinned.source.files if pinned.source is not None else ():
                 self.require("data", name)
         for split in plan.splits:
@@ -181,10 +175,11 @@ class _Own:
                 for fragment in StagedFragments.from_json(fragments).fragments:
                     self.require("data", fragment.name)
 
-    def require_sidecar(self, sidecar: Any) -> None:  # noqa: ANN401 - JSON
-        folder, _, name = str(sidecar["name"]).partition("/")
+    def require_sidecar(self, sidecar: DatasetSidecar) -> None:
+        """Refuse a sidecar that is not one of this generation's."""
+        folder, _, name = sidecar.name.partition("/")
         if folder != SIDECARS:
-            raise self.error(f"{self._uri}/{sidecar['name']}")
+            raise self.error(f"{self._uri}/{sidecar.name}")
         self.require(folder, name)
 
     def require(self, folder: str, name: str) -> None:
@@ -199,8 +194,3 @@ class _Own:
 
     def error(self, path: str) -> Exception:
         return not_own(path, [self._uri], self._header)
-
-
-def _list(inputs: JsonObject, name: str) -> Iterator[Any]:
-    found = inputs.get(name)
-    yield from found if isinstance(found, list | tuple) else ()

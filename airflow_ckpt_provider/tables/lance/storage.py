@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.tables.lance.deletions import require_counted
 from airflow_ckpt_provider.tables.lance.facts import writer_facts
 from airflow_ckpt_provider.tables.lance.footers import require_rows
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.intermediate import deletions_in, intermediate_of
 from airflow_ckpt_provider.tables.lance.looks import goes_stale
 from airflow_ckpt_provider.tables.lance.modes import mode_of
 from airflow_ckpt_provider.tables.lance.own import require_own_files, require_own_records
 from airflow_ckpt_provider.tables.lance.scan import FileScan
-from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS, ROW_IDS_SUFFIX
-from airflow_ckpt_provider.tables.lance.upsert.sidecar import SIDECAR, DatasetSidecar
+from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS_SUFFIX
 from airflow_ckpt_provider.tables.staged_files import gone_of
 from airflow_ckpt_provider.tables.storage import DataFile
 
@@ -43,8 +43,9 @@ class LanceStorage:
 
     def named_in(self, record: Staged) -> list[StagedFile]:
         """Data and deletion files, the sidecar and the file with row ids; see ``StagedStorage.named_in``."""
-        beside = [DatasetSidecar.from_json(own) for name, own in (record.scratch or {}).items() if name in {SIDECAR, ROW_IDS}]
-        return [*record.files, *(StagedFile(f"{self.named.files.uri}/{one.name}", one.bytes) for one in beside)]
+        kept = intermediate_of(record)
+        sidecars = () if kept is None else kept.sidecars
+        return [*record.files, *(StagedFile(f"{self.named.files.uri}/{sidecar.name}", sidecar.bytes) for sidecar in sidecars)]
 
     def needed_to_commit(self, write: SealedWrite) -> list[StagedFile]:
         """Data and deletion files, sidecars and files with row ids; see ``StagedStorage.needed_to_commit``."""
@@ -78,9 +79,8 @@ class LanceStorage:
         for write in writes:
             if not write.is_vouched_for:
                 require_rows(self.named.files, write.seal.manifests, write.header)
-        scratch: list[Any] = [record.scratch for write in writes for record in write.staged if record.scratch is not None]
-        fragments = [one["fragment"] for one in scratch if "fragment" in one]
-        require_counted(self.named.files, [(one["id"], one["deletion_file"]) for one in fragments])
+        found = (deletions_in(record) for write in writes for record in write.staged)
+        require_counted(self.named.files, [deletions for deletions in found if deletions is not None])
 
     def writes_manifests(self, manifests: Sequence[JsonObject]) -> bool:
         """No: fragments are listed in the seal; see ``StagedStorage.writes_manifests``."""

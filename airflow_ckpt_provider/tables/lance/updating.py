@@ -21,7 +21,7 @@ version that updates them, whose manifest has the transaction, too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.exceptions import UnsupportedTableError
 from airflow_ckpt_provider.scan.lance import name_of
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from lance import LanceDataset
     from lance.fragment import FragmentMetadata
 
+    from airflow_ckpt_provider.tables.lance.deletions import Deletions
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 
 #: Ids of fragments that others may have reserved meanwhile, and one more for each fragment that a compaction could move.
@@ -45,15 +46,15 @@ _MAX_FRAGMENT_ID = 11
 
 
 def updating(
-    dataset: LanceDataset, staged: Sequence[StagedFragments], deletions: Mapping[int, Any], row_ids: Mapping[str, pa.Array]
+    dataset: LanceDataset, staged: Sequence[StagedFragments], deletions: Mapping[int, Deletions], row_ids: Mapping[str, pa.Array]
 ) -> Swap:
     """Keep every fragment, some with more rows deleted, and add others; see the module's text.
 
-    :param deletions: what descriptions of fragments say of their deletions, by id.
+    :param deletions: by the ids of the fragments.
     :param row_ids: ids of the rows of staged data files, by name; rows of those that are not there are new.
     """
     from lance import LanceOperation
-    from lance.fragment import DeletionFile, FragmentMetadata, RowIdSequence
+    from lance.fragment import FragmentMetadata, RowIdSequence
 
     there = [fragment.metadata for fragment in dataset.get_fragments()]
     if not there:
@@ -61,7 +62,7 @@ def updating(
         return merging(dataset, staged, {})
     for one in there:
         if one.id in deletions:
-            one.deletion_file = DeletionFile(**deletions[one.id])
+            one.deletion_file = deletions[one.id].described()
     new, begin = metadata_of(staged), _next_fragment_id(dataset, there)
     for number, one in enumerate(new, begin):
         one.id = number

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.tables.iceberg.upsert.keys import KeyColumn
     from airflow_ckpt_provider.tables.iceberg.upsert.matched_rows import MatchedRows
-    from airflow_ckpt_provider.tables.iceberg.upsert.scratch import Scratch
     from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import SidecarWriter
+    from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFile
     from airflow_ckpt_provider.tables.keys.index import Positions
     from airflow_ckpt_provider.tables.keys.key_batches import KeyBatch, Keys
 
@@ -78,11 +78,11 @@ class FileMatcher:
     """Matches one target file with the source.
 
     :param batches: reads the key columns of the file from its start.
-    :param sources: all scratch files.
+    :param sources: all staged source files.
     """
 
     def __init__(
-        self, io: FileIO, batches: Callable[[], Iterable[pa.RecordBatch]], sources: Sequence[Scratch], keys: Sequence[KeyColumn]
+        self, io: FileIO, batches: Callable[[], Iterable[pa.RecordBatch]], sources: Sequence[SourceFile], keys: Sequence[KeyColumn]
     ) -> None:
         self._io = io
         self._batches = batches

@@ -11,6 +11,7 @@ from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import RowCountError, TableMovedError
 from airflow_ckpt_provider.scan.lance_rows import PLACE
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.intermediate import ColumnFile
 from airflow_ckpt_provider.tables.lance.scan import FileScan
 from airflow_ckpt_provider.tables.lance.schema import as_read
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
@@ -81,7 +82,7 @@ class ColumnsWriter(LanceWriter):
         if file.rows != join.rows:
             raise RowCountError(f"A fragment of {self.facts.table} has {join.rows} rows; {stem} was written with {file.rows} (I2).")
         # The rows that have values are counted where they were computed.
-        return written._replace(rows=0, manifest=None, scratch={"file": [file.name, file.bytes]})
+        return written._replace(rows=0, manifest=None, intermediate=ColumnFile(name=file.name, bytes=file.bytes))
 
     def _values(self, scan: FileScan, file: DataFile, runs: Sequence[Run]) -> Iterator[pa.RecordBatch]:
         """Values of a staged file, at the places where their rows stand now."""

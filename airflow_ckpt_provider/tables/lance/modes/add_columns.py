@@ -28,6 +28,7 @@ from airflow_ckpt_provider.tables.lance.columns.writer import JOIN, ColumnsWrite
 from airflow_ckpt_provider.tables.lance.evolution import optional, unaddable
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import operations_since, rows_stayed
+from airflow_ckpt_provider.tables.lance.intermediate import ColumnFile
 from airflow_ckpt_provider.tables.lance.looks import goes_stale
 from airflow_ckpt_provider.tables.lance.modes.base import LanceMode
 from airflow_ckpt_provider.tables.lance.operations import widening
@@ -365,8 +366,13 @@ def _column_files(plan: Plan, staged: Sequence[Staged]) -> dict[str, tuple[str, 
     found = {of: (files[own[0].id].name, files[own[0].id].bytes) for of, own in _by_fragment(read).items() if own[0].id in files}
     for split in plan.splits:
         if split.task == JOIN:
-            file: Any = (records[split.id].scratch or {})["file"]
-            found[Join.from_json(split.read).content] = (file[0], file[1])
+            file = records[split.id].intermediate_as(ColumnFile)
+            if file is None:
+                raise CorruptObjectError(
+                    f"The record of the split {split.id} in the checkpoint store does not say which file has the columns that it "
+                    f"joined. The store was altered; nothing was changed. Redo the write: {how_to_restart()}."
+                )
+            found[Join.from_json(split.read).content] = (file.name, file.bytes)
     return found
 
 

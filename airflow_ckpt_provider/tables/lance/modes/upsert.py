@@ -11,6 +11,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Split
 from airflow_ckpt_provider.exceptions import TableMovedError
 from airflow_ckpt_provider.tables.keys.parameters import UpsertParameters
+from airflow_ckpt_provider.tables.lance.intermediate import deletions_in, sidecars_of
 from airflow_ckpt_provider.tables.lance.looks import goes_stale
 from airflow_ckpt_provider.tables.lance.modes.base import LanceMode
 from airflow_ckpt_provider.tables.lance.operations import merging
@@ -18,7 +19,6 @@ from airflow_ckpt_provider.tables.lance.updating import updating
 from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER, LandingRows, filters_of
 from airflow_ckpt_provider.tables.lance.upsert.replaced import REPLACED, ReplacedUpsert
 from airflow_ckpt_provider.tables.lance.upsert.row_ids import row_ids_of
-from airflow_ckpt_provider.tables.lance.upsert.sidecar import sidecars_of
 from airflow_ckpt_provider.tables.lance.upsert.source import StagedSource, UpsertPinned, require_keys
 from airflow_ckpt_provider.tables.lance.upsert.writer import MATCH, UNIQUE, UpsertFacts, UpsertWriter, match_id
 from airflow_ckpt_provider.tables.mode import Grouping
@@ -137,15 +137,10 @@ class Upsert(LanceMode):
                     f"staged. Clear the task {one.header.origin.task_id!r}: it matches what the change affects, and nothing else, "
                     "before the commit runs again."
                 )
-        matched: dict[int, Any] = {}
-        for record in one.staged:
-            if record.scratch is not None and "fragment" in record.scratch:
-                fragment: Any = record.scratch["fragment"]
-                matched[fragment["id"]] = fragment
+        deletions = {found.fragment: found for record in one.staged if (found := deletions_in(record)) is not None}
         if _keeps(one.plan):
-            deletions = {number: fragment["deletion_file"] for number, fragment in matched.items()}
             return updating(dataset, staged, deletions, row_ids_of(files, one.staged))
-        return merging(dataset, staged, matched)
+        return merging(dataset, staged, deletions)
 
     def landed(self, write: SealedWrite) -> set[str]:
         """Sidecars say what is to be removed if the generation is replaced."""

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.checkpoint.documents import Split, StagedFile
 from airflow_ckpt_provider.exceptions import RowCountError
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.scan import FileScan
-from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS, write_row_ids
+from airflow_ckpt_provider.tables.lance.upsert.row_ids import write_row_ids
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import NO_ID, kept_ids, matched_rows
 from airflow_ckpt_provider.tables.storage import DataFile
 from airflow_ckpt_provider.tables.writer import Written
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, Staged
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
+    from airflow_ckpt_provider.tables.lance.intermediate import RowIds
     from airflow_ckpt_provider.tables.lance.upsert.sidecar import DatasetSidecar, Ids, Mask
     from airflow_ckpt_provider.tables.lance.writer import LanceWriter
 
@@ -105,7 +106,7 @@ class Filter:
     def work(self, split: Split, stem: str) -> Written:
         """One file of the source.
 
-        :returns: with the rows that land, and the file that holds them; their row ids, if they keep any, as ``scratch``.
+        :returns: with the rows that land, and the file that holds them; their row ids, if they keep any, as ``intermediate``.
         """
         staged = StagedFragments.from_json(split.read["fragments"])  # type: ignore[arg-type]
         (own,) = staged.fragments
@@ -121,16 +122,16 @@ class Filter:
         counts = self._counts(rows, own.rows - rows)
         if not rows:
             return Written(0, 0, (), None, counts=counts)
-        scratch: JsonObject | None = None
+        row_ids: RowIds | None = None
         if keeps_ids and matched:
             written, landed = self._ordered(staged, lands, ids, stem)
-            scratch = {ROW_IDS: write_row_ids(files, landed, stem).to_json()}
+            row_ids = write_row_ids(files, landed, stem)
         elif rows == own.rows:
             written = _as_staged(files, staged)
         else:
             written = self._written(own, rows, self._landing(own, lands), stem)
         # Rows that took the place of others are not the key's to remove if this generation is replaced; see ``own_files``.
-        return written._replace(replaces=(files.path(own.name),) if matched else (), counts=counts, scratch=scratch)
+        return written._replace(replaces=(files.path(own.name),) if matched else (), counts=counts, intermediate=row_ids)
 
     def _counts(self, landing: int, others: int) -> dict[str, int]:
         if self._land.update and self._land.insert:

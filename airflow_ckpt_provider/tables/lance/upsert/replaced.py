@@ -12,8 +12,9 @@ from airflow_ckpt_provider.exceptions import StagedFileMissingError, first_line
 from airflow_ckpt_provider.scan.lance import name_of
 from airflow_ckpt_provider.tables.lance.files import names_of
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.intermediate import sidecars_of
 from airflow_ckpt_provider.tables.lance.operations import require_there
-from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER, matched_rows, sidecars_of
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER, matched_rows
 from airflow_ckpt_provider.tables.lance.upsert.source import StagedSource
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import Part, part_of
+from airflow_ckpt_provider.checkpoint.bounds import Count  # noqa: TC001 - msgspec reads the types of members
+from airflow_ckpt_provider.checkpoint.documents import Part
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
 
 if TYPE_CHECKING:
@@ -24,15 +25,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from obstore.store import ObjectStore
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Staged
     from airflow_ckpt_provider.tables.keys.index import Positions
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
 
     Mask = npt.NDArray[np.bool_]
     Ids = npt.NDArray[np.uint64]
-
-#: Name under which a staged record has its sidecar.
-SIDECAR = "sidecar"
 
 #: Folder of the sidecars, below the dataset's root.
 FOLDER = "_checkpoints"
@@ -58,17 +55,8 @@ class DatasetSidecar(Part, frozen=True, kw_only=True):
     """
 
     name: str
-    bytes: int
-    sources: tuple[int, ...] = ()
-
-    def to_json(self) -> JsonObject:
-        """As stored in a staged record, and in the plans of later rounds."""
-        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
-
-    @classmethod
-    def from_json(cls, value: Any) -> DatasetSidecar:  # noqa: ANN401 - JSON
-        """As read from there."""
-        return part_of(value, cls)
+    bytes: Count
+    sources: tuple[Count, ...] = ()
 
     def may_concern(self, source: int) -> bool:
         """Whether it can name rows of this file of the source."""
@@ -99,12 +87,6 @@ def write_sidecar(files: DatasetFiles, sources: Positions, rows: Positions, stem
     name = f"{FOLDER}/{stem}-matched.arrow"
     file = files.put(name, sink.getvalue().to_pybytes())
     return DatasetSidecar(name=name, bytes=file.bytes, sources=tuple(named) if len(named) <= _NAMED else ())
-
-
-def sidecars_of(records: Iterable[Staged]) -> dict[str, DatasetSidecar]:
-    """Those that these match splits have written, by their ids."""
-    written = ((record.split, record.scratch[SIDECAR]) for record in records if record.scratch and SIDECAR in record.scratch)
-    return {split_id: DatasetSidecar.from_json(sidecar) for split_id, sidecar in written}
 
 
 def matched_rows(files: DatasetFiles, sidecars: Iterable[DatasetSidecar], source: int, rows: int) -> Mask:
