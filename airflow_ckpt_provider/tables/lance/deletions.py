@@ -63,7 +63,13 @@ class Deletions(Part, frozen=True, kw_only=True):
         """As the fragment's description has it."""
         from lance.fragment import DeletionFile
 
-        return DeletionFile(self.read_version, self.id, "array", self.num_deleted_rows)
+        return DeletionFile(
+            read_version=self.read_version,
+            id=self.id,
+            file_type="array",
+            num_deleted_rows=self.num_deleted_rows,
+            base_id=None,
+        )
 
 
 def number_of(stem: str) -> int:
