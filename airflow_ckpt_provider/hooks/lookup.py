@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
 from airflow_ckpt_provider.checkpoint.documents import Connections
@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.table import Table
 
 
+class TakesUp(Protocol):
+    """An operator, sensor or trigger that takes up a checkpoint, by a reference or a bare key. They have these arguments alike."""
+
+    checkpoint_conn_id: str | None
+    iceberg_conn_id: str
+    lance_conn_id: str | None
+    table: str | None
+    branch: str | None
+
+
 class OwnConnections(NamedTuple):
     """What the DAG says to an operator that takes up a checkpoint.
 
@@ -35,6 +45,11 @@ class OwnConnections(NamedTuple):
     lance: str | None = None
     table: str | None = None
     branch: str | None = None
+
+    @classmethod
+    def said_by(cls, task: TakesUp) -> OwnConnections:
+        """What the DAG says to a task."""
+        return cls(task.checkpoint_conn_id, task.iceberg_conn_id, task.lance_conn_id, task.table, task.branch)
 
     def store_of(self, pointer: str | Reference) -> str:
         """Id of the connection of a pointer's store.

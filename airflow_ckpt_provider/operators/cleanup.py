@@ -88,7 +88,7 @@ class CheckpointCleanupOperator(BaseOperator):
 
     @property
     def _own(self) -> OwnConnections:
-        return OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table, self.branch)
+        return OwnConnections.said_by(self)
 
     def execute(self, context: Context) -> CleanedKey | list[CleanedKey]:
         """Clean up, and return what was removed."""

@@ -191,7 +191,7 @@ class CheckpointCommitOperator(BaseOperator):
 
     @property
     def _own(self) -> OwnConnections:
-        return OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table, self.branch)
+        return OwnConnections.said_by(self)
 
     def _check(self, checks: Sequence[Check], sealed: Sequence[SealedWrite], table: Table, spark_conn_id: str) -> None:
         """Run the checks over what is about to land."""

@@ -11,6 +11,7 @@ from airflow_ckpt_provider.operators.stage import CheckpointedWriteOperator
 from airflow_ckpt_provider.scan.lance import dataset_uri
 from airflow_ckpt_provider.sources.lance_rows import ROWS_PER_SPLIT, DatasetRows
 from airflow_ckpt_provider.spark.visibility import require_shared_dataset
+from airflow_ckpt_provider.tables.format import MAIN
 from airflow_ckpt_provider.tables.lance.format import FORMAT
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         require_shared_dataset(dataset_uri(self.uri), target)
 
     def _target(self) -> Table:
-        return open_table(FORMAT.name, self.uri, "main", self.lance_conn_id or "")
+        return open_table(FORMAT.name, self.uri, MAIN, self.lance_conn_id or "")
 
     def _parameters(self) -> JsonObject:
         return parameters_of(self, FORMAT)

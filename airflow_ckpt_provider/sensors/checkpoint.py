@@ -98,7 +98,7 @@ class CheckpointSensor(BaseSensorOperator):
         self.log.info("Reached: %s.", self.until)
 
     def _reached(self, context: Context) -> bool:
-        own = OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table, self.branch)
+        own = OwnConnections.said_by(self)
         found, is_list = pointers(self.checkpoint)
         # As in the commit: a sensor that is mapped itself waits for one instance in each of its own.
         if is_list or context["ti"].map_index in {None, -1}:

@@ -83,7 +83,7 @@ class CheckpointTrigger(BaseTrigger):
             await asyncio.sleep(self.poll_interval)
 
     def _reached(self, pointer: str | Reference) -> bool:
-        own = OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table, self.branch)
+        own = OwnConnections.said_by(self)
         with panics_as_errors("while a checkpoint was looked at"):
             return reached(pointer, State(self.until), own)
 

@@ -69,7 +69,7 @@ def test_what_others_write_there_is_refused_by_name(world):
 
 
 def test_what_rows_that_are_only_added_cannot_do_is_refused_before_anything_is_read(world):
-    with pytest.raises(InvalidInputError, match="the modes of a folder of rows are append"):
+    with pytest.raises(InvalidInputError, match="the modes are append"):
         world.stage(world.request(mode="overwrite"))
     world.commit(world.stage())
     with pytest.raises(NotSupportedYetError, match="rows are only added"):

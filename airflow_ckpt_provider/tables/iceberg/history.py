@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from airflow_ckpt_provider.exceptions import CorruptObjectError
+from airflow_ckpt_provider.tables.decoding import decoded
 from airflow_ckpt_provider.tables.summary import GROUP, IDENTITY
 
 if TYPE_CHECKING:
@@ -100,13 +100,8 @@ def memory_of(metadata: TableMetadata, stream: str) -> Memory | None:
     text = metadata.properties.get(PROPERTY_PREFIX + stream)
     if text is None:
         return None
-    try:
-        return msgspec.json.decode(text, type=Memory)
-    except msgspec.DecodeError as error:
-        raise CorruptObjectError(
-            f"The table property {PROPERTY_PREFIX + stream} was altered and cannot be read ({error}). It guards against "
-            "committing twice. Remove it: the next commit makes it anew from the table's history."
-        ) from error
+    remedy = "It guards against committing twice. Remove it: the next commit makes it anew from the table's history."
+    return decoded(text, Memory, f"The table property {PROPERTY_PREFIX + stream}", remedy)
 
 
 def recall(metadata: TableMetadata, group_id: str) -> RememberedCommit | None:

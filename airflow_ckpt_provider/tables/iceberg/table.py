@@ -9,10 +9,11 @@ from airflow_ckpt_provider.tables.iceberg.binding import NamedTable
 from airflow_ckpt_provider.tables.iceberg.evolution import evolve
 from airflow_ckpt_provider.tables.iceberg.history import MAIN
 from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest
-from airflow_ckpt_provider.tables.iceberg.modes import mode_of
+from airflow_ckpt_provider.tables.iceberg.modes import MODES
 from airflow_ckpt_provider.tables.iceberg.orphans import name_of, referenced, written
 from airflow_ckpt_provider.tables.iceberg.state import IcebergState
 from airflow_ckpt_provider.tables.iceberg.writer import delete_files
+from airflow_ckpt_provider.tables.mode import mode_of
 from airflow_ckpt_provider.tables.parameters import told
 from airflow_ckpt_provider.tables.written_files import WrittenFiles
 
@@ -30,7 +31,7 @@ class IcebergTarget(NamedTable):
 
     def validate(self, mode: str, parameters: JsonObject) -> None:
         """Refuse what cannot work before anything is read or recorded."""
-        kind = mode_of(mode, parameters)
+        kind = mode_of(MODES, mode, parameters)
         told(kind.Parameters, parameters, mode)
         if mode != "create":
             kind(self.load(), parameters).validate()

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import JsonObject  # noqa: TC001 - msgspec reads the annotations of its structs at run time
-from airflow_ckpt_provider.exceptions import CorruptObjectError, RolledBackError
+from airflow_ckpt_provider.exceptions import RolledBackError
+from airflow_ckpt_provider.tables.decoding import decoded
 from airflow_ckpt_provider.tables.iceberg.history import lineage_of
 from airflow_ckpt_provider.tables.watermarks import WATERMARK_PREFIX, watermark_text
 
@@ -44,13 +45,8 @@ def watermark_of(metadata: TableMetadata, consumer: str, branch: str) -> JsonObj
     text = metadata.properties.get(name)
     if text is None:
         return None
-    try:
-        remembered = msgspec.json.decode(text, type=RememberedWatermark)
-    except msgspec.DecodeError as error:
-        raise CorruptObjectError(
-            f"The table property {name} was altered and cannot be read ({error}). It says how far the source was read. Set it back "
-            "to what the table's metadata file before that holds."
-        ) from error
+    remedy = "It says how far the source was read. Set it back to what the table's metadata file before that holds."
+    remembered = decoded(text, RememberedWatermark, f"The table property {name}", remedy)
     if remembered.sequence_number <= lineage.reaches:
         return remembered.watermark
     if not lineage.reaches:

@@ -11,10 +11,11 @@ from airflow_ckpt_provider.tables.lance.footers import require_rows
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.intermediate import deletions_in, intermediate_of
 from airflow_ckpt_provider.tables.lance.looks import goes_stale
-from airflow_ckpt_provider.tables.lance.modes import mode_of
+from airflow_ckpt_provider.tables.lance.modes import MODES
 from airflow_ckpt_provider.tables.lance.own import require_own_files, require_own_records
 from airflow_ckpt_provider.tables.lance.scan import FileScan
 from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS_SUFFIX
+from airflow_ckpt_provider.tables.mode import mode_of
 from airflow_ckpt_provider.tables.staged_files import gone_of
 from airflow_ckpt_provider.tables.storage import DataFile
 
@@ -111,4 +112,4 @@ class LanceStorage:
         return FileScan(self.named.files, self._mode(writes[0].header).staged_schema(writes), columns)
 
     def _mode(self, header: Header) -> LanceMode:
-        return mode_of(header.mode, header.parameters)(self.named, self._dataset, header.parameters)
+        return mode_of(MODES, header.mode, header.parameters)(self.named, self._dataset, header.parameters)

@@ -11,8 +11,9 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import Part, StagedFile, fingerprint  # noqa: TC001 - as above
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
-from airflow_ckpt_provider.exceptions import CorruptObjectError, RetryableError
+from airflow_ckpt_provider.exceptions import RetryableError
 from airflow_ckpt_provider.scan.objects import RemoteFile, listed_sizes
+from airflow_ckpt_provider.tables.decoding import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -142,13 +143,8 @@ class RowsFolder:
             return None
         except OSError as error:
             raise RetryableError(f"{self.uri}/{name} could not be read: {type(error).__name__}: {error}") from error
-        try:
-            return msgspec.json.decode(data, type=kind)
-        except msgspec.DecodeError as error:
-            raise CorruptObjectError(
-                f"{self.uri}/{name} cannot be read ({error}): it was altered, or is of another program. Nothing was changed. "
-                "Restore the object, or write into another folder."
-            ) from error
+        remedy = "Nothing was changed. Restore the object, or write into another folder."
+        return decoded(data, kind, f"{self.uri}/{name}", remedy)
 
     def _put(self, name: str, content: Part) -> bool:
         import obstore

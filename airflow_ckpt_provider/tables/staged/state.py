@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import part_of
-from airflow_ckpt_provider.exceptions import BindingMismatchError, InvalidInputError, NotSupportedYetError, RowCountError
+from airflow_ckpt_provider.exceptions import BindingMismatchError, NotSupportedYetError, RowCountError
 from airflow_ckpt_provider.tables.fit import Columns
-from airflow_ckpt_provider.tables.mode import Mode
+from airflow_ckpt_provider.tables.mode import Mode, mode_of
 from airflow_ckpt_provider.tables.own import OwnFiles
 from airflow_ckpt_provider.tables.staged.folder import DATA, RowsCommit
 from airflow_ckpt_provider.tables.staged.writer import RowsScan, RowsWriter
@@ -63,17 +63,6 @@ class Append(Mode):
 MODES: dict[str, type[Append]] = {"append": Append}
 
 
-def mode_of(name: str, parameters: JsonObject) -> type[Append]:
-    """The mode of this name.
-
-    :raises InvalidInputError: if there is none.
-    """
-    del parameters
-    if name not in MODES:
-        raise InvalidInputError(f"mode={name!r}: the modes of a folder of rows are {', '.join(MODES)}.")
-    return MODES[name]
-
-
 class RowsState:
     """A folder at one moment; see ``TableState``, whose words the methods have."""
 
@@ -106,7 +95,7 @@ class RowsState:
 
     def mode(self, header: Header) -> Append:
         """The mode of a write."""
-        return mode_of(header.mode, header.parameters)(self.folder, self.facts, header.parameters)
+        return mode_of(MODES, header.mode, header.parameters)(self.folder, self.facts, header.parameters)
 
     def watermark(self, consumer: str) -> JsonObject | None:
         """Refuse: commits that have no order cannot say how far a source was read.

@@ -16,9 +16,9 @@ from airflow_ckpt_provider.checkpoint.anew import as_named, first_id, read_anew,
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Split, StagedFile, part_of
 from airflow_ckpt_provider.scan.data_files import ScanFile
-from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_same_files, require_same_schema
+from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_same_files
 from airflow_ckpt_provider.tables.iceberg.modes.base import IcebergMode
-from airflow_ckpt_provider.tables.iceberg.modes.splits import head_id, table_split
+from airflow_ckpt_provider.tables.iceberg.modes.splits import table_split
 from airflow_ckpt_provider.tables.iceberg.removals import RemoveFiles
 from airflow_ckpt_provider.tables.iceberg.upsert.facts import require_as_written
 from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
@@ -69,15 +69,13 @@ class Upsert(IcebergMode):
         The source is read; then the files of the table are matched, which may be compacted and expired meanwhile; then what
         was found in none of them is inserted.
         """
-        table, header, plan = self.table, write.header, write.plan
-        require_same_schema(table, header)
+        plan, head = write.plan, self.same_schema_head(write.header)
         staged_ids, reads = write.staged_ids(), write.source_splits
         if any(split.id not in staged_ids for split in reads):
             return plan
-        head = head_id(table, header.table.branch)
         records = write.records([split.id for split in reads])
         sources = list(_source_files(records).values())
-        require_as_written(table.io, sources, header, there=False)
+        require_as_written(self.table.io, sources, write.header, there=False)
         unique = [_unique(n) for n in range(self._buckets(write))] if sources else []
         wanted = as_named([*self._matches(write, head, sources), *unique], plan)
         if _phase(plan, MATCH, UNIQUE) != wanted:
@@ -130,8 +128,7 @@ class Upsert(IcebergMode):
         :raises TableMovedError: if a file that can hold a key is another one than those that were matched.
         """
         (write,) = writes
-        require_same_schema(self.table, write.header)
-        head = head_id(self.table, write.header.table.branch)
+        head = self.same_schema_head(write.header)
         if head != write.plan.base:
             sources = _sources(write.plan)
             require_as_written(self.table.io, sources, write.header, there=True)
