@@ -134,7 +134,7 @@ _PLAIN = frozenset({str, int, float, bool, type(None), datetime})
 
 
 def _inside(value: object) -> Iterable[object]:
-    """What a container holds, but for members whose type leaves nothing to refuse."""
+    """The values in a dictionary, a sequence or a struct; of a struct only those whose types leave something to refuse."""
     if isinstance(value, dict):
         return value.values()
     if isinstance(value, msgspec.Struct):
@@ -149,7 +149,7 @@ def _open_members(kind: type[msgspec.Struct]) -> tuple[str, ...]:
 
 
 def _is_open(kind: msgspec.inspect.Type) -> bool:
-    """Whether a value of a type may be nested deep, or hold large numbers or odd dates."""
+    """Whether a document may have, in a member of this type, what its bounds refuse: deep nesting, a large number, an odd date."""
     match kind:
         case msgspec.inspect.StrType() | msgspec.inspect.BoolType() | msgspec.inspect.NoneType():
             return False

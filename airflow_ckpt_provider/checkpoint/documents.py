@@ -189,11 +189,11 @@ AnyPinned = TypeVar("AnyPinned", bound=Pinned)
 
 
 class Increment(Part, frozen=True, kw_only=True, rename={"begin": "from", "end": "to"}):
-    """What a plan reads of a source that grows.
+    """The part of a growing source that a plan reads: what came after one watermark, up to another.
 
-    :param begin: the watermark that it reads on from, in the source's own terms; None for the source's beginning.
-    :param end: the watermark up to which it reads.
-    :param consumer: who reads what; see ``tables.watermarks``.
+    :param begin: the watermark of the task's last commit, in the source's own terms; None for the source's beginning.
+    :param end: the watermark that the commit of this plan sets.
+    :param consumer: the task, and the source that it reads; see ``tables.watermarks``.
     """
 
     begin: JsonObject | None
@@ -223,14 +223,14 @@ class Plan(Document, frozen=True, kw_only=True, tag="plan"):
     anew: dict[str, Round] = {}  # noqa: RUF012 - msgspec copies it
 
     def source_as(self, kind: type[AnyPinned]) -> AnyPinned:
-        """What the source has pinned.
+        """The member ``source``, as the struct that the source has pinned.
 
-        :raises CorruptObjectError: if that is of another kind: no writer of ours puts that there.
+        :raises CorruptObjectError: if the store holds a struct of another kind: no writer of ours puts that there.
         """
         return part_of(self.source, kind, "source of a plan")
 
     def mode_as(self, kind: type[AnyPinned]) -> AnyPinned | None:
-        """What the mode has pinned; None if nothing.
+        """The member ``mode``, as the struct that the mode has pinned; None for a mode that pins nothing.
 
         :raises CorruptObjectError: as ``source_as``.
         """
@@ -283,9 +283,9 @@ class Staged(Document, frozen=True, kw_only=True, tag="staged"):
     missing: tuple[str, ...] = ()
 
     def intermediate_as(self, *kinds: type[AnyPinned]) -> AnyPinned | None:
-        """What later rounds read of this split; None if nothing.
+        """The member ``intermediate``, as the struct that the split's writer has recorded; None if it has recorded none.
 
-        :raises CorruptObjectError: if that is of none of these kinds: no writer of ours puts that there.
+        :raises CorruptObjectError: if the store holds a struct of none of these kinds: no writer of ours puts that there.
         """
         if self.intermediate is None:
             return None

@@ -103,7 +103,7 @@ def _earlier_watermarks(dataset: LanceDataset, name: str) -> Iterator[tuple[int,
 
 
 def note(dataset: LanceDataset, group: Group, sealed: Sequence[SealedWrite]) -> bool:
-    """Note the readings that have no watermark yet, before their first commit, in a version of its own.
+    """Note the consumers that have no watermark yet, before their first commit, in a version of its own.
 
     :returns: whether there was anything to note, so that there is a newer version now.
     """
