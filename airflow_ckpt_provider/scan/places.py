@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def folders_of(metadata: TableMetadata) -> frozenset[str]:
     """Where a table's files are, as its catalog says."""
     location = metadata.location.rstrip("/")
-    own = (metadata.properties.get(name) for name in ("write.data.path", "write.metadata.path"))
-    return frozenset([location, *(path.rstrip("/") for path in own if path)])
+    configured = (metadata.properties.get(name) for name in ("write.data.path", "write.metadata.path"))
+    return frozenset([location, *(path.rstrip("/") for path in configured if path)])
 
 
 def is_below(path: str, folders: Collection[str]) -> bool:

@@ -41,45 +41,47 @@ def require_own_records(
     :param earlier: names of the files of the generation that is replaced.
     :raises CorruptObjectError: naming one.
     """
-    own = _Own(uri, header, names)
+    own_files = _Own(uri, header, names)
     for record in staged:
-        own.require_record(record)
+        own_files.require_record(record)
     for plan in plans:
-        own.require_plan(plan, earlier)
+        own_files.require_plan(plan, earlier)
 
 
-def require_own_files(uri: str, one: SealedWrite, fields: Collection[int] | None) -> None:
+def require_own_files(uri: str, write: SealedWrite, fields: Collection[int] | None) -> None:
     """Refuse to land a sealed checkpoint that names files of others, or fragments that its splits have not staged, or not so.
 
     :param fields: ids of the fields that rows are staged with; None if what is staged has columns of its own.
     :raises CorruptObjectError: naming one.
     """
-    require_own_records(uri, one.header, one.names, [one.plan], one.staged, one.replaced.names if one.replaced else None)
-    own = _Own(uri, one.header, one.names)
-    filters = [(split.read.get("source"), split.read.get("matched")) for split in one.plan.splits if split.task == FILTER]
+    require_own_records(
+        uri, write.header, write.names, [write.plan], write.staged, write.replaced.names if write.replaced else None
+    )
+    own_files = _Own(uri, write.header, write.names)
+    filters = [(split.read.get("source"), split.read.get("matched")) for split in write.plan.splits if split.task == FILTER]
     # What was read lands as it is, or as far as these let it.
-    again = filters[:1] if any(split.task == READ for split in one.plan.splits) else []
-    require_work_once([*filters, *again], one.header)
-    taken = {split.id: _taken(split) for split in one.plan.splits}
+    again = filters[:1] if any(split.task == READ for split in write.plan.splits) else []
+    require_work_once([*filters, *again], write.header)
+    taken = {split.id: _taken(split) for split in write.plan.splits}
     left: dict[str, tuple[int, int]] = {}
-    for record in one.staged:
-        own.require_split(record, taken.get(record.split, frozenset()))
-        own.require_deletions(record)
+    for record in write.staged:
+        own_files.require_split(record, taken.get(record.split, frozenset()))
+        own_files.require_deletions(record)
         sizes = {file.path: file.bytes for file in record.files}
         for fragment in StagedFragments.from_json(record.manifest).fragments if record.manifest is not None else ():
             if fragment.name in left or sizes.get(f"{uri}/data/{fragment.name}") != fragment.bytes:
-                raise own.error(f"{uri}/data/{fragment.name}")
+                raise own_files.error(f"{uri}/data/{fragment.name}")
             left[fragment.name] = (fragment.rows, fragment.bytes)
-    for staged in map(StagedFragments.from_json, one.seal.manifests):
+    for staged in map(StagedFragments.from_json, write.seal.manifests):
         for name, rows, size in ((fragment.name, fragment.rows, fragment.bytes) for fragment in staged.fragments):
             # Lance takes a file for whatever columns it is told.
             if left.pop(name, None) != (rows, size) or (fields is not None and tuple(fields) != staged.fields):
-                raise own.error(f"{uri}/data/{name}")
+                raise own_files.error(f"{uri}/data/{name}")
     if left:
         raise CorruptObjectError(
-            f"The seal of the key {one.header.key!r} in the checkpoint store leaves out {len(left)} files that its splits have "
+            f"The seal of the key {write.header.key!r} in the checkpoint store leaves out {len(left)} files that its splits have "
             f"staged for {uri}, such as {min(left)}. The store was altered; nothing was changed. Redo the write: "
-            f"{how_to_restart(one.header)}."
+            f"{how_to_restart(write.header)}."
         )
 
 
@@ -102,9 +104,9 @@ class _Own:
         self._numbers = {attempt_number(names.key_hash, names.generation, attempt) for attempt in names.attempts}
 
     def require_record(self, record: Staged) -> None:
-        own = self._of_writer(record)
+        of_writer = self._of_writer(record)
         for path in (*(file.path for file in record.files), *record.replaces):
-            if path in own:
+            if path in of_writer:
                 continue
             folder, _, name = path.removeprefix(f"{self._uri}/").partition("/")
             if folder == DELETIONS:
@@ -112,7 +114,7 @@ class _Own:
             else:
                 self.require(folder, name)
         for fragment in StagedFragments.from_json(record.manifest).fragments if record.manifest is not None else ():
-            if f"{self._data}{fragment.name}" not in own:
+            if f"{self._data}{fragment.name}" not in of_writer:
                 self.require("data", fragment.name)
         kept = intermediate_of(record)
         for sidecar in kept.sidecars if kept is not None else ():
@@ -126,19 +128,19 @@ class _Own:
     def _of_writer(self, record: Staged) -> frozenset[str]:
         """Data files of a record that are its writer's for its split, whatever else it names: there may be very many."""
         beginnings = self._names.beginnings(record.split, record.writer)
-        begin = tuple(f"{self._data}{one}" for one in beginnings)
-        found = [file.path for file in record.files if file.path.startswith(begin)]
-        text = "".join(path[len(self._data) :] for path in found)
-        return frozenset(found) if _PLAIN.fullmatch(text) else frozenset()
+        begin = tuple(f"{self._data}{beginning}" for beginning in beginnings)
+        paths = [file.path for file in record.files if file.path.startswith(begin)]
+        text = "".join(path[len(self._data) :] for path in paths)
+        return frozenset(paths) if _PLAIN.fullmatch(text) else frozenset()
 
     def require_split(self, record: Staged, taken: Collection[str]) -> None:
         """Refuse data files that the record's writer has not written for its split, nor taken from the source as they were.
 
         :param taken: names of those that may be.
         """
-        own = self._of_writer(record)
+        of_writer = self._of_writer(record)
         for file in record.files:
-            if file.path in own:
+            if file.path in of_writer:
                 continue
             folder, _, name = file.path.removeprefix(f"{self._uri}/").partition("/")
             if folder != DELETIONS and name not in taken and not self._names.of_split(name, record.split, record.writer):

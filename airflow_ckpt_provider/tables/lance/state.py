@@ -141,7 +141,7 @@ class LanceState:
         """The version that the commit makes of this one."""
         first, dataset = commit.first, self.dataset
         staged = [StagedFragments.from_json(manifest) for write in commit.writes for manifest in write.seal.manifests]
-        rows, held = sum(write.seal.rows for write in commit.writes), sum(one.rows for one in staged)
+        rows, held = sum(write.seal.rows for write in commit.writes), sum(fragments.rows for fragments in staged)
         if rows != held:
             raise RowCountError(f"{rows} rows are sealed for {self.named.identifier}, but the staged fragments hold {held} (I2).")
         operation = self.mode(first).swap(commit.writes, staged)

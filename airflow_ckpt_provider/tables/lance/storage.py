@@ -80,8 +80,8 @@ class LanceStorage:
         for write in writes:
             if not write.is_vouched_for:
                 require_rows(self.named.files, write.seal.manifests, write.header)
-        found = (deletions_in(record) for write in writes for record in write.staged)
-        require_counted(self.named.files, [deletions for deletions in found if deletions is not None])
+        of_records = (deletions_in(record) for write in writes for record in write.staged)
+        require_counted(self.named.files, [deletions for deletions in of_records if deletions is not None])
 
     def writes_manifests(self, manifests: Sequence[JsonObject]) -> bool:
         """No: fragments are listed in the seal; see ``StagedStorage.writes_manifests``."""
@@ -93,18 +93,18 @@ class LanceStorage:
         del stem
         if not write.is_vouched_for:
             require_rows(self.named.files, manifests, write.header)
-        found: dict[tuple[tuple[int, ...], str], list[StagedFragment]] = {}
-        for own in map(StagedFragments.from_json, manifests):
-            found.setdefault((own.fields, own.storage_version), []).extend(own.fragments)
+        merged: dict[tuple[tuple[int, ...], str], list[StagedFragment]] = {}
+        for manifest in map(StagedFragments.from_json, manifests):
+            merged.setdefault((manifest.fields, manifest.storage_version), []).extend(manifest.fragments)
         return [
             StagedFragments(fragments=tuple(fragments), fields=fields, storage_version=version).to_json()
-            for (fields, version), fragments in sorted(found.items())
+            for (fields, version), fragments in sorted(merged.items())
         ]
 
     def data_files(self, writes: Sequence[SealedWrite]) -> list[DataFile]:
         """The data files that a commit of these would add."""
         staged = [StagedFragments.from_json(manifest) for write in writes for manifest in write.seal.manifests]
-        return [DataFile(path=fragment.name, bytes=fragment.bytes) for one in staged for fragment in one.fragments]
+        return [DataFile(path=fragment.name, bytes=fragment.bytes) for fragments in staged for fragment in fragments.fragments]
 
     @goes_stale
     def scan(self, writes: Sequence[SealedWrite], columns: Sequence[str] | None = None) -> FileScan:

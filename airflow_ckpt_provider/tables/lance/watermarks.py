@@ -96,7 +96,7 @@ def _overwritten(dataset: LanceDataset, name: str, landed: int | None) -> Histor
 
 def _earlier_watermarks(dataset: LanceDataset, name: str) -> Iterator[tuple[int, str]]:
     """Versions that show a watermark, the newest first, and the watermark."""
-    for version in sorted((one["version"] for one in dataset.versions()), reverse=True):
+    for version in sorted((listed["version"] for listed in dataset.versions()), reverse=True):
         text = dataset.checkout_version(version).schema_metadata.get(name)
         if text is not None:
             yield version, text

@@ -95,10 +95,10 @@ class AddColumns(LanceMode):
                 f"read_columns names {PLACE!r}: while columns are computed, rows carry their place in a column of that name. "
                 "Rename the column of the dataset first."
             )
-        strange = [name for name in read if name not in dataset.schema.names]
-        if strange:
+        absent = [name for name in read if name not in dataset.schema.names]
+        if absent:
             raise InvalidInputError(
-                f"read_columns names {', '.join(map(repr, strange))}, which the dataset {dataset.uri} does not have. Its columns "
+                f"read_columns names {', '.join(map(repr, absent))}, which the dataset {dataset.uri} does not have. Its columns "
                 f"are: {', '.join(dataset.schema.names)}."
             )
 
@@ -122,11 +122,11 @@ class AddColumns(LanceMode):
         columns = pa.schema(map(optional, of_transform))
         if not len(columns):
             raise InvalidInputError("The transform returned no column. With mode='add_columns' it returns those that are added.")
-        own = _own_columns(dataset, write.replaced)
-        there = [name for name in columns.names if name in dataset.schema.names and name not in own]
-        if there:
+        replaced_columns = _own_columns(dataset, write.replaced)
+        taken = [name for name in columns.names if name in dataset.schema.names and name not in replaced_columns]
+        if taken:
             raise InvalidInputError(
-                f"The transform returned {', '.join(map(repr, there))}, which the dataset {dataset.uri} has already. Nothing was "
+                f"The transform returned {', '.join(map(repr, taken))}, which the dataset {dataset.uri} has already. Nothing was "
                 "changed. It must return the new columns and no others; drop a column first if it is to be computed anew."
             )
         lines = unaddable(columns, dataset.data_storage_version)
@@ -198,57 +198,57 @@ class AddColumns(LanceMode):
         :raises TableMovedError: if rows with values are in other fragments now.
         """
         del staged
-        (one,) = writes
+        (write,) = writes
         dataset = self.there
-        columns = _columns_of(one.plan)
-        there = [name for name in columns.names if name in dataset.schema.names]
-        if not _own_columns(dataset, one.replaced).issuperset(there):
+        columns = _columns_of(write.plan)
+        taken = [name for name in columns.names if name in dataset.schema.names]
+        if not _own_columns(dataset, write.replaced).issuperset(taken):
             raise SchemaMismatchError(
-                f"Somebody else added {', '.join(map(repr, there))} to {one.header.table.identifier} since the key "
-                f"{one.header.key!r} was begun. Nothing was committed, and what is staged stays staged. Drop those columns and run "
-                "the commit again."
+                f"Somebody else added {', '.join(map(repr, taken))} to {write.header.table.identifier} since the key "
+                f"{write.header.key!r} was begun. Nothing was committed, and what is staged stays staged. Drop those columns and "
+                "run the commit again."
             )
-        made = _column_files(one.plan, one.staged)
+        made = _column_files(write.plan, write.staged)
         fields = fields_of(dataset.lance_schema, self.parameters.read_columns)
-        found = {content_of(fragment, fields): fragment for fragment in live_fragments(dataset)}
-        self._require_covered(one, dataset, found, made)
-        _require_valued(one, dataset, found)
-        _warn_of_indexes(dataset, there)
-        schema = widened(dataset, _signed(columns, one.header), there)
-        given = {fragment.id: made[of] for of, fragment in found.items() if of in made}
-        return widening(dataset, schema, columns.names, given, instead=fields_of(dataset.lance_schema, there))
+        live = {content_of(fragment, fields): fragment for fragment in live_fragments(dataset)}
+        self._require_covered(write, dataset, live, made)
+        _require_valued(write, dataset, live)
+        _warn_of_indexes(dataset, taken)
+        schema = widened(dataset, _signed(columns, write.header), taken)
+        given = {fragment.id: made[of] for of, fragment in live.items() if of in made}
+        return widening(dataset, schema, columns.names, given, instead=fields_of(dataset.lance_schema, taken))
 
     def _require_covered(
-        self, one: SealedWrite, dataset: LanceDataset, found: Mapping[str, Any], made: Mapping[str, tuple[str, int]]
+        self, write: SealedWrite, dataset: LanceDataset, live: Mapping[str, Any], made: Mapping[str, tuple[str, int]]
     ) -> None:
         """Rows that were added since have no values, and those that were deleted need none; anything else has to be looked at."""
-        gone, new = made.keys() - found.keys(), found.keys() - made.keys()
-        rows = one.plan.source_as(PinnedRows).rows
-        left = sum(fragment.num_rows for of, fragment in found.items() if of in made)
+        gone, new = made.keys() - live.keys(), live.keys() - made.keys()
+        rows = write.plan.source_as(PinnedRows).rows
+        left = sum(fragment.num_rows for of, fragment in live.items() if of in made)
         # A row that was updated is deleted in one fragment and stands in another, where it would lose its value.
         touched = gone or (new and left < rows)
         # Rows that were added to columns which are replaced have values of others in them.
-        if (new and one.header.replaces is not None) or (touched and not rows_stayed(dataset, one.plan.base or 0)):
+        if (new and write.header.replaces is not None) or (touched and not rows_stayed(dataset, write.plan.base or 0)):
             raise TableMovedError(
-                f"{one.header.table.identifier} was changed since the columns of the key {one.header.key!r} were computed: "
+                f"{write.header.table.identifier} was changed since the columns of the key {write.header.key!r} were computed: "
                 f"{len(gone)} fragments were rewritten or removed, and {len(new)} are new. Nothing was committed, and what is "
-                f"staged stays staged. Clear the task {one.header.origin.task_id!r}: it computes what the change affects, and "
+                f"staged stays staged. Clear the task {write.header.origin.task_id!r}: it computes what the change affects, and "
                 "nothing else, before the commit runs again."
             )
         if new:
             _log.warning(
                 "%s rows were added to %s after the columns of the key %s were computed. They have no values in them.",
-                f"{sum(found[of].num_rows for of in new):,}", one.header.table.identifier, one.header.key,
+                f"{sum(live[of].num_rows for of in new):,}", write.header.table.identifier, write.header.key,
             )  # fmt: skip
 
     def _joins(self, dataset: LanceDataset, ranges: Ranges, write: StagedWrite) -> Iterator[Split]:
         """Splits that join staged values into one file, for the fragments that need it."""
         fields = fields_of(dataset.lance_schema, self.parameters.read_columns)
         files = _files_of(write.records([split.id for split in ranges.splits]))
-        own = _by_fragment(ranges.splits)
+        reads = _by_fragment(ranges.splits)
         for fragment in live_fragments(dataset):
             of = content_of(fragment, fields)
-            read = own.get(of, [])
+            read = reads.get(of, [])
             if of in ranges.moved:
                 parts = _moved_parts(ranges.moved[of], read, files, dataset.uri)
             elif [files[split.id].rows for split in read if split.id in files] == [fragment.physical_rows]:
@@ -270,26 +270,27 @@ def _warn_of_indexes(dataset: LanceDataset, replaced: Sequence[str]) -> None:
             )
 
 
-def _require_valued(one: SealedWrite, dataset: LanceDataset, found: Mapping[str, Any]) -> None:
+def _require_valued(write: SealedWrite, dataset: LanceDataset, live: Mapping[str, Any]) -> None:
     """Refuse fragments with rows that were deleted when the columns were computed, and are back: they would have no values.
 
     Only a dataset that is restored to an earlier version brings rows back.
     """
-    records = {record.split: record for record in one.staged}
-    splits = [split for split in one.plan.splits if split.task == READ]
-    own, moved = _by_fragment(splits), moved_in(one.plan)
+    records = {record.split: record for record in write.staged}
+    splits = [split for split in write.plan.splits if split.task == READ]
+    reads, moved = _by_fragment(splits), moved_in(write.plan)
     # Of a piece that was moved, every row has a value: the join has looked.
     valued = {
-        of: sum(records[split.id].rows for split in own.get(of, ())) + sum(piece.rows for piece in moved.get(of, ()) if piece.split)
-        for of in found
-        if of in own or of in moved
+        of: sum(records[split.id].rows for split in reads.get(of, ()))
+        + sum(piece.rows for piece in moved.get(of, ()) if piece.split)
+        for of in live
+        if of in reads or of in moved
     }
-    missing = any(found[of].num_rows > rows for of, rows in valued.items())
-    if not missing and any(rows < found[of].physical_rows for of, rows in valued.items()):
+    missing = any(live[of].num_rows > rows for of, rows in valued.items())
+    if not missing and any(rows < live[of].physical_rows for of, rows in valued.items()):
         first = min(Rows.from_json(split.read).version for split in splits)
         missing = "Restore" in (operations_since(dataset, first) or ())
     if missing:
-        raise brought_back(one.header.table.identifier)
+        raise brought_back(write.header.table.identifier)
 
 
 def _own_columns(dataset: LanceDataset, replaced: SealedWrite | None) -> frozenset[str]:
@@ -320,19 +321,19 @@ def _join(fragment: int, join: Join) -> Split:
 
 def _files_of(records: Iterable[Staged]) -> dict[str, StagedFragment]:
     """The file that each split has staged; none of a range without a row left."""
-    found = {}
+    files = {}
     for record in records:
         if record.manifest is not None:
-            (found[record.split],) = StagedFragments.from_json(record.manifest).fragments
-    return found
+            (files[record.split],) = StagedFragments.from_json(record.manifest).fragments
+    return files
 
 
 def _by_fragment(splits: Iterable[Split]) -> dict[str, list[Split]]:
     """Splits that read ranges, in the order of these, by what they are of."""
-    found: dict[str, list[Split]] = {}
+    reads: dict[str, list[Split]] = {}
     for split in sorted(splits, key=lambda split: Rows.from_json(split.read).start):
-        found.setdefault(Rows.from_json(split.read).content, []).append(split)
-    return found
+        reads.setdefault(Rows.from_json(split.read).content, []).append(split)
+    return reads
 
 
 def _moved_parts(pieces: Iterable[MovedRows], read: Iterable[Split], files: Mapping[str, StagedFragment], table: str) -> list[Part]:
@@ -341,7 +342,7 @@ def _moved_parts(pieces: Iterable[MovedRows], read: Iterable[Split], files: Mapp
     :param read: splits that have read its other rows.
     :raises TableMovedError: if there is no value of a row that was moved.
     """
-    found: list[tuple[int, Part]] = [
+    parts: list[tuple[int, Part]] = [
         (Rows.from_json(split.read).start, (files[split.id], ())) for split in read if split.id in files
     ]
     runs: dict[str, list[Run]] = {}
@@ -353,8 +354,8 @@ def _moved_parts(pieces: Iterable[MovedRows], read: Iterable[Split], files: Mapp
         if piece.split:
             runs.setdefault(piece.split, []).append((piece.start, piece.stop, at))
         at += piece.rows
-    found += [(own[0][2], (files[split], tuple(own))) for split, own in runs.items()]
-    return [part for _, part in sorted(found, key=lambda one: one[0])]
+    parts += [(moved_runs[0][2], (files[split], tuple(moved_runs))) for split, moved_runs in runs.items()]
+    return [part for _, part in sorted(parts, key=lambda placed: placed[0])]
 
 
 def _column_files(plan: Plan, staged: Sequence[Staged]) -> dict[str, tuple[str, int]]:
@@ -363,7 +364,9 @@ def _column_files(plan: Plan, staged: Sequence[Staged]) -> dict[str, tuple[str, 
     moved = {piece.split for pieces in moved_in(plan).values() for piece in pieces}
     read = [split for split in plan.splits if split.task == READ and split.id not in moved]
     files = _files_of(records[split.id] for split in read)
-    found = {of: (files[own[0].id].name, files[own[0].id].bytes) for of, own in _by_fragment(read).items() if own[0].id in files}
+    column_files = {
+        of: (files[reads[0].id].name, files[reads[0].id].bytes) for of, reads in _by_fragment(read).items() if reads[0].id in files
+    }
     for split in plan.splits:
         if split.task == JOIN:
             file = records[split.id].intermediate_as(ColumnFile)
@@ -372,8 +375,8 @@ def _column_files(plan: Plan, staged: Sequence[Staged]) -> dict[str, tuple[str, 
                     f"The record of the split {split.id} in the checkpoint store does not say which file has the columns that it "
                     f"joined. The store was altered; nothing was changed. Redo the write: {how_to_restart()}."
                 )
-            found[Join.from_json(split.read).content] = (file.name, file.bytes)
-    return found
+            column_files[Join.from_json(split.read).content] = (file.name, file.bytes)
+    return column_files
 
 
 def _columns_of(plan: Plan) -> pa.Schema:

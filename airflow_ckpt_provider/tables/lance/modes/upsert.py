@@ -124,22 +124,26 @@ class Upsert(LanceMode):
 
         :raises TableMovedError: if a fragment is another one than those that were matched.
         """
-        (one,) = writes
+        (write,) = writes
         files, dataset = self.named.files, self.there
-        if dataset.version != one.plan.base:
-            source, earlier = StagedSource.of_plan(one.plan), ReplacedUpsert.of(one.replaced)
-            wanted = as_named(_wanted(files, dataset, source, earlier, keeps_ids=_keeps(one.plan)), one.plan)
-            changed = wanted.keys() ^ _phase(one.plan, MATCH, UNIQUE)
+        if dataset.version != write.plan.base:
+            source, earlier = StagedSource.of_plan(write.plan), ReplacedUpsert.of(write.replaced)
+            wanted = as_named(_wanted(files, dataset, source, earlier, keeps_ids=_keeps(write.plan)), write.plan)
+            changed = wanted.keys() ^ _phase(write.plan, MATCH, UNIQUE)
             if changed:
                 raise TableMovedError(
-                    f"{one.header.table.identifier} was changed since the write of the key {one.header.key!r} was planned: "
+                    f"{write.header.table.identifier} was changed since the write of the key {write.header.key!r} was planned: "
                     f"{len(changed)} fragments were changed, removed or added. Nothing was committed, and what is staged stays "
-                    f"staged. Clear the task {one.header.origin.task_id!r}: it matches what the change affects, and nothing else, "
-                    "before the commit runs again."
+                    f"staged. Clear the task {write.header.origin.task_id!r}: it matches what the change affects, and nothing "
+                    "else, before the commit runs again."
                 )
-        deletions = {found.fragment: found for record in one.staged if (found := deletions_in(record)) is not None}
-        if _keeps(one.plan):
-            return updating(dataset, staged, deletions, row_ids_of(files, one.staged))
+        deletions = {
+            found_deletions.fragment: found_deletions
+            for record in write.staged
+            if (found_deletions := deletions_in(record)) is not None
+        }
+        if _keeps(write.plan):
+            return updating(dataset, staged, deletions, row_ids_of(files, write.staged))
         return merging(dataset, staged, deletions)
 
     def landed(self, write: SealedWrite) -> set[str]:
@@ -183,10 +187,10 @@ def _wanted(
     :raises TableMovedError: if rows that are to be replaced are not there as they were written.
     """
     earlier.require_there(files, dataset)
-    fragments = [one.metadata for one in dataset.get_fragments()]
+    fragments = [fragment.metadata for fragment in dataset.get_fragments()]
     if source is None or not source.files:
-        fragments = [one for one in fragments if earlier.file_of(one) is not None]
-    wanted = [_match(one, earlier, keeps_ids=keeps_ids) for one in fragments]
+        fragments = [metadata for metadata in fragments if earlier.file_of(metadata) is not None]
+    wanted = [_match(metadata, earlier, keeps_ids=keeps_ids) for metadata in fragments]
     if source is not None and source.files:
         buckets = range(source.buckets)
         wanted += [Split(id=f"{UNIQUE}{bucket:06d}", bytes=0, read={"bucket": bucket}, task=UNIQUE) for bucket in buckets]
@@ -196,8 +200,8 @@ def _wanted(
 def _match(fragment: Any, earlier: ReplacedUpsert, *, keeps_ids: bool) -> Split:  # noqa: ANN401 - a FragmentMetadata
     """Matching one fragment."""
     size = sum(file.file_size_bytes or 0 for file in fragment.files)
-    own = earlier.file_of(fragment)
-    read = {"fragment": fragment.id} | ({} if own is None else {REPLACED: earlier.numbers[own]})
+    earlier_file = earlier.file_of(fragment)
+    read = {"fragment": fragment.id} | ({} if earlier_file is None else {REPLACED: earlier.numbers[earlier_file]})
     return Split(id=match_id(fragment, keeps_ids=keeps_ids), bytes=size, read=read, task=MATCH)
 
 

@@ -112,8 +112,8 @@ def kept_ids(files: DatasetFiles, sidecars: Iterable[DatasetSidecar], source: in
 
     ids = np.full(rows, NO_ID, dtype=np.uint64)
     for batch in _batches(files, sidecars, source):
-        own = batch.column("row").to_numpy()
-        ids[own] = np.minimum(ids[own], batch.column("id").to_numpy())
+        numbers = batch.column("row").to_numpy()
+        ids[numbers] = np.minimum(ids[numbers], batch.column("id").to_numpy())
     return ids
 
 
@@ -131,7 +131,7 @@ def _read(files: DatasetFiles, sidecar: DatasetSidecar, source: int) -> list[pa.
 
     with opened(files, sidecar) as stream, pa.ipc.open_file(stream) as file:
         sources = msgspec.json.decode(file.schema.metadata[_SOURCES], type=list[int])
-        return [file.get_batch(number) for number, own in enumerate(sources) if own == source]
+        return [file.get_batch(number) for number, named in enumerate(sources) if named == source]
 
 
 def opened(files: DatasetFiles, sidecar: DatasetSidecar) -> pa.PythonFile:

@@ -96,7 +96,7 @@ class StagedSource(NamedTuple):
         """From the published records of the source's splits."""
         manifests = [StagedFragments.from_json(record.manifest) for record in records if record.manifest is not None]
         fragments = [fragment for manifest in manifests for fragment in manifest.fragments]
-        names, sizes = tuple(one.name for one in fragments), tuple(one.bytes for one in fragments)
+        names, sizes = tuple(file.name for file in fragments), tuple(file.bytes for file in fragments)
         size = sum(kept.key_bytes for record in records if (kept := record.intermediate_as(KeysSize)) is not None)
         return cls(names, sum(manifest.rows for manifest in manifests), size, sizes)
 

@@ -79,13 +79,13 @@ class UpsertWriter(LanceWriter):
     def _read_by(self, split: Split) -> list[StagedFile]:
         """Staged files of this generation that a split reads."""
         files, upsert = self.facts.files, self._upsert
-        sidecars = [StagedFile(f"{files.uri}/{one.name}", one.bytes) for one in upsert.sidecars]
+        sidecars = [StagedFile(f"{files.uri}/{sidecar.name}", sidecar.bytes) for sidecar in upsert.sidecars]
         if split.task != FILTER:
             source = upsert.source
             named = () if source is None else zip(source.files, source.sizes, strict=True)
             return [StagedFile(files.path(name), size) for name, size in named]
         staged = StagedFragments.from_json(split.read["fragments"])  # type: ignore[arg-type]
-        return [*(StagedFile(files.path(one.name), one.bytes) for one in staged.fragments), *sidecars]
+        return [*(StagedFile(files.path(fragment.name), fragment.bytes) for fragment in staged.fragments), *sidecars]
 
     def _work(self, split: Split, stem: str) -> Written:
         upsert = self._upsert
@@ -131,12 +131,12 @@ class UpsertWriter(LanceWriter):
             known = np.zeros(len(loaded.known), dtype=np.bool_)
             lowest = np.full(len(loaded.known) if landing.keeps_ids else 0, NO_ID, dtype=np.uint64)
             for offsets, columns, hashed, ids in _rows(fragment, self._upsert.keys, with_ids=landing.keeps_ids):
-                own = np.flatnonzero(key_batch.holds(hashed, keys.source.buckets) & ~inserted[offsets])
-                found = loaded.known.find([column.take(own) for column in columns], hashed[own])
-                hit[offsets[own[found >= 0]]] = True
-                known[found[found >= 0]] = True
+                searched = np.flatnonzero(key_batch.holds(hashed, keys.source.buckets) & ~inserted[offsets])
+                positions = loaded.known.find([column.take(searched) for column in columns], hashed[searched])
+                hit[offsets[searched[positions >= 0]]] = True
+                known[positions[positions >= 0]] = True
                 if ids is not None:
-                    np.minimum.at(lowest, found[found >= 0], ids[own[found >= 0]])
+                    np.minimum.at(lowest, positions[positions >= 0], ids[searched[positions >= 0]])
             sources.append(loaded.source[known])
             rows.append(loaded.row[known])
             if landing.keeps_ids:
