@@ -73,8 +73,8 @@ def format_of(name: str) -> TableFormat:
     """
     if name not in _MODULES:
         raise InvalidInputError(f"There is no table format {name!r}; there are {', '.join(_MODULES)}.")
-    found: TableFormat = importlib.import_module(_MODULES[name]).FORMAT
-    return found
+    table_format: TableFormat = importlib.import_module(_MODULES[name]).FORMAT
+    return table_format
 
 
 def mode_type(header: Header) -> type[Mode]:

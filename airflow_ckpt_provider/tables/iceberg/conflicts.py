@@ -91,14 +91,14 @@ def changes_since(table: Table, branch: str, base_snapshot_id: int | None) -> li
     :returns: None if the base is no ancestor of the branch any more, expired or rolled back: what happened cannot be told.
     """
     lineage = lineage_of(table.metadata, branch if branch in table.metadata.refs else MAIN)
-    found: list[ForeignChange] = []
+    changes: list[ForeignChange] = []
     for snapshot_id, snapshot in lineage.snapshots.items():
         if snapshot_id == base_snapshot_id:
-            return found[::-1]
-        found.append(ForeignChange(table, snapshot))
+            return changes[::-1]
+        changes.append(ForeignChange(table, snapshot))
     # Without a base, all that ever happened has to be there to be seen.
-    complete = base_snapshot_id is None and (not found or lineage.reaches == 0)
-    return found[::-1] if complete else None
+    complete = base_snapshot_id is None and (not changes or lineage.reaches == 0)
+    return changes[::-1] if complete else None
 
 
 def touching(changes: Sequence[ForeignChange], removal: Removal) -> str | None:

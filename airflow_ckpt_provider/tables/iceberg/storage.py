@@ -79,9 +79,9 @@ class IcebergStorage:
         del write
         if not self.writes_manifests(manifests):
             return manifests
-        own = [StagedManifest.from_json(manifest) for manifest in manifests]
+        staged = [StagedManifest.from_json(manifest) for manifest in manifests]
         places = self._table.location_provider()
-        merged = merge(self._table.io, own, lambda number: places.new_metadata_location(f"{stem}-{number:05d}.avro"))
+        merged = merge(self._table.io, staged, lambda number: places.new_metadata_location(f"{stem}-{number:05d}.avro"))
         return [manifest.to_json() for manifest in merged]
 
     def data_files(self, writes: Sequence[SealedWrite]) -> list[DataFile]:

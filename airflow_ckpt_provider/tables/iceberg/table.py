@@ -58,8 +58,8 @@ class IcebergTarget(NamedTable):
             kept |= {name_of(file.path) for record in landed.staged for file in record.files}
             kept |= {name_of(StagedManifest.from_json(manifest).path) for manifest in landed.seal.manifests}
         names = write.names
-        own = listed.of((names.key_hash, names.generation))
-        left = [file for file in own if name_of(file.path) in names and name_of(file.path) not in kept]
+        of_generation = listed.of((names.key_hash, names.generation))
+        left = [file for file in of_generation if name_of(file.path) in names and name_of(file.path) not in kept]
         live = referenced(table, {name_of(file.path) for file in left})
         return [file for file in left if name_of(file.path) not in live]
 

@@ -39,7 +39,7 @@ def watermark_of(metadata: TableMetadata, consumer: str, branch: str) -> JsonObj
     name = WATERMARK_PREFIX + consumer
     lineage = lineage_of(metadata, branch)
     shown = (snapshot.summary[name] for snapshot in lineage.snapshots.values() if snapshot.summary)
-    text = next((one for one in shown if one is not None), None)
+    text = next((entry for entry in shown if entry is not None), None)
     if text is not None:
         return msgspec.json.decode(text, type=dict[str, object])
     text = metadata.properties.get(name)

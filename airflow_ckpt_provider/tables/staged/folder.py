@@ -93,8 +93,8 @@ class RowsFolder:
     def commits(self) -> dict[str, RowsCommit]:
         """All commits, by the ids of their groups."""
         names = sorted(name for name, _ in self.listed(COMMITS))
-        found = ((name.removesuffix(".json"), self._read(COMMITS + name, RowsCommit)) for name in names)
-        return {group: commit for group, commit in found if commit is not None}
+        read = ((name.removesuffix(".json"), self._read(COMMITS + name, RowsCommit)) for name in names)
+        return {group: commit for group, commit in read if commit is not None}
 
     def commit(self, group: str) -> RowsCommit | None:
         """The commit of a group; None if it has not landed."""
@@ -113,8 +113,8 @@ class RowsFolder:
         import obstore
 
         for chunk in obstore.list(self.open(), folder.rstrip("/")):
-            for one in chunk:
-                yield one["path"].removeprefix(folder), one["size"]
+            for entry in chunk:
+                yield entry["path"].removeprefix(folder), entry["size"]
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
         """Bytes of objects, by their URIs; None for one that is gone."""

@@ -91,8 +91,8 @@ class RowsTarget:
         """Files of a generation that no commit lists."""
         live = {file.path for commit in self.folder.commits().values() for file in commit.files}
         live |= {file.path for record in landed.staged for file in record.files} if landed is not None else set()
-        own = listed.of((write.names.key_hash, write.names.generation))
-        return [file for file in own if file.path.rpartition("/")[2] in write.names and file.path not in live]
+        of_generation = listed.of((write.names.key_hash, write.names.generation))
+        return [file for file in of_generation if file.path.rpartition("/")[2] in write.names and file.path not in live]
 
     def remove(self, binding: TableBinding, files: Sequence[StagedFile]) -> None:
         """Delete orphans."""

@@ -164,8 +164,8 @@ class RowsChange:
     def swap(self) -> Landed:
         """Put it, if it is not there: a commit has one name, whoever tries it."""
         landed_now = self._folder.put_commit(self._group.id, self._commit)
-        found = self._commit if landed_now else self._folder.commit(self._group.id) or self._commit
-        return Landed(_number(self._group), found.committed_at, landed_now)
+        commit = self._commit if landed_now else self._folder.commit(self._group.id) or self._commit
+        return Landed(_number(self._group), commit.committed_at, landed_now)
 
 
 class RowsStorage:
@@ -188,9 +188,9 @@ class RowsStorage:
 
     def require_own_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:
         """Refuse records that name files of others."""
-        own = OwnFiles([f"{self._folder.uri}/{DATA.rstrip('/')}"], write.names, write.header)
+        own_files = OwnFiles([f"{self._folder.uri}/{DATA.rstrip('/')}"], write.names, write.header)
         for record in records:
-            own.require(record, [file.path for file in record.files])
+            own_files.require(record, [file.path for file in record.files])
 
     def require_own_files(self, writes: Sequence[SealedWrite]) -> None:
         """Refuse to land files of others."""

@@ -112,7 +112,9 @@ class IcebergMode(Mode):
         """Whether these add and remove nothing. A table is created even if it has no rows, and a watermark is carried on."""
         if writes[0].header.table.creation is not None or cls.removes_rows or moves_watermark(writes):
             return False
-        return not any(one.seal.rows or one.replaced_files or any(record.replaces for record in one.staged) for one in writes)
+        return not any(
+            write.seal.rows or write.replaced_files or any(record.replaces for record in write.staged) for write in writes
+        )
 
 
 def replaces_all(writes: Sequence[SealedWrite]) -> bool:

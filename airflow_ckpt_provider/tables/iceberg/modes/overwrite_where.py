@@ -78,8 +78,8 @@ class OverwriteWhere(IcebergMode):
             require_same_files(as_named(boundary, write.plan), _table_splits(write.plan), write.header)
         rewritten = frozenset(path for write in writes for record in write.staged for path in record.replaces)
         expression = self._filter.expression()
-        found: list[Removal] = [RemoveWhere(expression)]
-        return [*found, RemoveFiles(rewritten)] if rewritten else found
+        removed: list[Removal] = [RemoveWhere(expression)]
+        return [*removed, RemoveFiles(rewritten)] if rewritten else removed
 
     @property
     def _filter(self) -> RowFilter:

@@ -60,15 +60,15 @@ def require_as_written(io: FileIO, records: Sequence[IntermediateFile], header: 
     :raises StagedFileMissingError: if one is gone or damaged.
     """
     new = [(record.path, facts_of(record)) for record in records]
-    new = [one for one in new if one not in _known]
+    new = [file for file in new if file not in _known]
     if len(_known) > _MOST_KNOWN:
         _known.clear()
     with ThreadPoolExecutor(_READS) as pool:
-        errors = list(pool.map(lambda one: _look(io, *one), new))
-    for one, error in zip(new, errors, strict=True):
-        path = one[0]
+        errors = list(pool.map(lambda file: _look(io, *file), new))
+    for file, error in zip(new, errors, strict=True):
+        path = file[0]
         if error is None:
-            _known.add(one)
+            _known.add(file)
         elif isinstance(error, CorruptObjectError):
             raise CorruptObjectError(
                 f"The checkpoint store does not say of {path!r}, staged for {header.table.identifier} under the key "
@@ -88,7 +88,7 @@ def _look(io: FileIO, path: str, facts: bytes) -> Exception | None:
 
     try:
         with io.new_input(path).open() as stream:
-            found = (pq.ParquetFile(stream).metadata.metadata or {}).get(FACTS)
+            digest = (pq.ParquetFile(stream).metadata.metadata or {}).get(FACTS)
     except (OSError, ValueError) as error:
         return error
-    return None if found == facts else CorruptObjectError(path)
+    return None if digest == facts else CorruptObjectError(path)

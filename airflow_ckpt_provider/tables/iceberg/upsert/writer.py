@@ -110,19 +110,19 @@ class UpsertWriter(IcebergWriter):
             sidecar = stack.enter_context(SidecarWriter(io, self._sidecar_path(stem))) if self._insert else None
             matches = stack.enter_context(Matches()) if self._update else None
             gathered = stack.enter_context(MatchedRows(self.schema)) if self._update else None
-            found = matcher.match(sidecar, matches, gathered)
+            in_common = matcher.match(sidecar, matches, gathered)
             kept = sidecar.finish() if sidecar is not None else None
             if matches is None or gathered is None:
-                counts = {"ignored": found.target_rows} if found.target_rows else {}
+                counts = {"ignored": in_common.target_rows} if in_common.target_rows else {}
                 return Written(0, 0, (), None, counts=counts, intermediate=kept)
-            if not found.target_rows:
+            if not in_common.target_rows:
                 return Written(0, 0, (), None)
             merge = Merge(lambda: self._read_all.read(target), matches, gathered, self.schema)
             if not merge.changes():
-                return Written(0, 0, (), None, counts={"unchanged": found.target_rows}, intermediate=kept)
+                return Written(0, 0, (), None, counts={"unchanged": in_common.target_rows}, intermediate=kept)
             written = self.write(merge.rows(), stem)
-            if written.rows != found.live_rows:
-                raise RowCountError(f"{target.path} holds {found.live_rows} rows, but {written.rows} were rewritten (I2).")
+            if written.rows != in_common.live_rows:
+                raise RowCountError(f"{target.path} holds {in_common.live_rows} rows, but {written.rows} were rewritten (I2).")
             return written._replace(replaces=(target.path,), counts=merge.counts, intermediate=kept)
 
     def insert(self, source: SourceFile, sidecars: Sequence[MatchSidecar], stem: str) -> Written:

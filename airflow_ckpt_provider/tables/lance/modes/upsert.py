@@ -137,11 +137,7 @@ class Upsert(LanceMode):
                     f"staged. Clear the task {write.header.origin.task_id!r}: it matches what the change affects, and nothing "
                     "else, before the commit runs again."
                 )
-        deletions = {
-            found_deletions.fragment: found_deletions
-            for record in write.staged
-            if (found_deletions := deletions_in(record)) is not None
-        }
+        deletions = {in_record.fragment: in_record for record in write.staged if (in_record := deletions_in(record)) is not None}
         if _keeps(write.plan):
             return updating(dataset, staged, deletions, row_ids_of(files, write.staged))
         return merging(dataset, staged, deletions)
