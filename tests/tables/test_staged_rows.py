@@ -64,7 +64,7 @@ def test_a_clean_up_takes_what_killed_attempts_have_left_and_nothing_that_landed
 
 def test_what_others_write_there_is_refused_by_name(world):
     (world.place / "table.json").write_text("{}")
-    with pytest.raises(CorruptObjectError, match=r"rows/table\.json cannot be read"):
+    with pytest.raises(CorruptObjectError, match=r"rows/table\.json was altered and cannot be read"):
         world.target().binding()
 
 
