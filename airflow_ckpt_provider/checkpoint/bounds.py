@@ -84,19 +84,19 @@ def inflate(name: str, data: bytes) -> bytes:
     :raises BoundsError: if it is too large, or the frame is damaged.
     """
     frame = zstandard.ZstdDecompressor(max_window_size=8 * MIB).decompressobj()
-    found: list[bytes] = []
+    inflated: list[bytes] = []
     size = begin = 0
     try:
         while begin < len(data) and not frame.eof:
-            found.append(frame.decompress(data[begin : begin + _STEP]))
-            size, begin = size + len(found[-1]), begin + _STEP
+            inflated.append(frame.decompress(data[begin : begin + _STEP]))
+            size, begin = size + len(inflated[-1]), begin + _STEP
             if size > largest(name):
                 raise BoundsError(f"inflates to more than {largest(name) // MIB} MiB")
     except zstandard.ZstdError as error:
         raise BoundsError(f"cannot be decompressed ({error})") from error
     if not frame.eof or frame.unused_data or begin < len(data):
         raise BoundsError("is truncated or has something behind its end")
-    return b"".join(found)
+    return b"".join(inflated)
 
 
 def require_few_values(text: bytes) -> None:

@@ -157,8 +157,10 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         self._require_usable(self.mode, self.source, self.transform)
         if self.source is not None:
             return super()._source()
-        found: Any = self._parameters()
-        return DatasetRows(self.uri, found["read_columns"], found.get("rows_per_split", ROWS_PER_SPLIT), self.lance_conn_id)
+        parameters: Any = self._parameters()
+        return DatasetRows(
+            self.uri, parameters["read_columns"], parameters.get("rows_per_split", ROWS_PER_SPLIT), self.lance_conn_id
+        )
 
     def _require_shared_table(self, target: SparkTarget) -> None:
         require_shared_dataset(dataset_uri(self.uri), target)

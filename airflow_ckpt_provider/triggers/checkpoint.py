@@ -83,9 +83,9 @@ class CheckpointTrigger(BaseTrigger):
             await asyncio.sleep(self.poll_interval)
 
     def _reached(self, pointer: str | Reference) -> bool:
-        own = OwnConnections.said_by(self)
+        connections = OwnConnections.said_by(self)
         with panics_as_errors("while a checkpoint was looked at"):
-            return reached(pointer, State(self.until), own)
+            return reached(pointer, State(self.until), connections)
 
 
 def raise_event_error(event: dict[str, Any] | None) -> None:

@@ -243,8 +243,8 @@ class WriteAttempt:
     def _is_whole(self, sealed: Seal) -> bool:
         """Whether all files are there that a commit of this seal needs; looked at once."""
         if self._whole is None:
-            one = SealedWrite(self.checkpoint, sealed)
-            self._whole = not self._gone(lambda: self._storage().needed_to_commit(one))
+            write = SealedWrite(self.checkpoint, sealed)
+            self._whole = not self._gone(lambda: self._storage().needed_to_commit(write))
         return self._whole
 
     def _gone(self, named: Callable[[], list[StagedFile]]) -> set[StagedFile]:
