@@ -77,7 +77,8 @@ class FrameTask:
             if buckets != {"min": partition, "max": partition}:
                 raise TerminalError(
                     f"Spark put rows of the buckets {buckets['min']} to {buckets['max']} into partition {partition}. "
-                    "Nothing of it was published. This is an error of this provider or of Spark; report it with the plan of the DataFrame."
+                    "Nothing of it was published. This is an error of this provider or of Spark; report it with the plan of "
+                    "the DataFrame."
                 )
             yield batch.select(range(1, batch.num_columns))
 
