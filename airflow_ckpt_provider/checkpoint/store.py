@@ -101,13 +101,13 @@ class CheckpointStore:
     def read_many(self, names: Iterable[str], kind: type[AnyDocument]) -> list[AnyDocument]:
         """Documents that were listed, so that they must exist, in the order of ``names``."""
 
-        def one(name: str) -> AnyDocument:
+        def listed(name: str) -> AnyDocument:
             document = self.read(name, kind)
             if document is None:
                 raise StoreError(f"Object {name} was listed in the checkpoint store {self.uri} and is gone.")
             return document
 
-        return self.each(one, names)
+        return self.each(listed, names)
 
     def each(self, ask: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """The answers of ``ask`` for all items, in their order. A store on another machine is asked for many at a time.

@@ -164,13 +164,20 @@ def deletes_upon(table: Table, snapshot: Snapshot | None, paths: frozenset[str])
 
     listed = snapshot.manifests(table.io) if snapshot else []
     deletes = [
-        one for one in listed if one.content == ManifestContent.DELETES and (one.has_added_files() or one.has_existing_files())
+        listed_manifest
+        for listed_manifest in listed
+        if listed_manifest.content == ManifestContent.DELETES
+        and (listed_manifest.has_added_files() or listed_manifest.has_existing_files())
     ]
-    oldest = _oldest(table, [one for one in listed if one.content == ManifestContent.DATA], paths) if deletes else {}
+    oldest = (
+        _oldest(table, [listed_manifest for listed_manifest in listed if listed_manifest.content == ManifestContent.DATA], paths)
+        if deletes
+        else {}
+    )
     if not oldest:
         return
     ordered = sorted(path.encode() for path in paths)
-    recent = [one for one in deletes if one.sequence_number >= min(oldest.values())]
+    recent = [listed_manifest for listed_manifest in deletes if listed_manifest.sequence_number >= min(oldest.values())]
     for manifest, entry, partition in live_entries(table.io, recent, None):
         file = data_file(entry, partition, manifest.partition_spec_id)
         by_value = file.content == _BY_VALUE

@@ -44,29 +44,29 @@ def require_own_records(
     """
     folders = folders_of(metadata)
     require_own(_in_plans(plans), folders, names, header)
-    own = OwnFiles(folders, names, header)
+    own_files = OwnFiles(folders, names, header)
     for record in staged:
-        own.require(record, _in_record(record))
+        own_files.require(record, _in_record(record))
 
 
-def require_own_files(metadata: TableMetadata, one: SealedWrite) -> None:
+def require_own_files(metadata: TableMetadata, write: SealedWrite) -> None:
     """Refuse a sealed checkpoint that names files of others.
 
     :raises CorruptObjectError: naming one.
     """
-    header, folders = one.header, folders_of(metadata)
-    require_own_records(metadata, header, one.names, [one.plan], one.staged)
-    require_work_once(((split.task, str(split.read.get(_PATH))) for split in one.plan.splits if _PATH in split.read), header)
-    manifests = [StagedManifest.from_json(manifest) for manifest in one.seal.manifests]
-    require_own((manifest.path for manifest in manifests), folders, one.names, header)
-    targets = {split.id: str(split.read.get(_PATH)) for split in one.plan.splits if split.task not in {READ, INSERT, UNIQUE}}
-    for record in one.staged:
+    header, folders = write.header, folders_of(metadata)
+    require_own_records(metadata, header, write.names, [write.plan], write.staged)
+    require_work_once(((split.task, str(split.read.get(_PATH))) for split in write.plan.splits if _PATH in split.read), header)
+    manifests = [StagedManifest.from_json(manifest) for manifest in write.seal.manifests]
+    require_own((manifest.path for manifest in manifests), folders, write.names, header)
+    targets = {split.id: str(split.read.get(_PATH)) for split in write.plan.splits if split.task not in {READ, INSERT, UNIQUE}}
+    for record in write.staged:
         target = targets.get(record.split)
-        strange = [path for path in record.replaces if path != target]
-        if strange:
+        elsewhere = [path for path in record.replaces if path != target]
+        if elsewhere:
             raise CorruptObjectError(
                 f"The checkpoint store says that the split {record.split} of the key {header.key!r} takes the place of "
-                f"{strange[0]!r} in {header.table.identifier}, which is not the file that it was to rewrite. The store was "
+                f"{elsewhere[0]!r} in {header.table.identifier}, which is not the file that it was to rewrite. The store was "
                 f"altered; nothing was changed. Redo the write: {how_to_restart(header)}."
             )
         if target is not None and record.files and not record.replaces:

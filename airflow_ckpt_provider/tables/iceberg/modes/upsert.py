@@ -75,7 +75,7 @@ class Upsert(IcebergMode):
             return plan
         records = write.records([split.id for split in reads])
         sources = list(_source_files(records).values())
-        require_as_written(self.table.io, sources, write.header, there=False)
+        require_as_written(self.table.io, sources, write.header, must_exist=False)
         unique = [_unique(n) for n in range(self._buckets(write))] if sources else []
         wanted = as_named([*self._matches(write, head, sources), *unique], plan)
         if _phase(plan, MATCH, UNIQUE) != wanted:
@@ -117,9 +117,9 @@ class Upsert(IcebergMode):
         if _phase(write.plan, INSERT):
             matched = write.records(list(_phase(write.plan, MATCH)))
             sidecars = [kept for record in matched if (kept := record.intermediate_as(MatchSidecar)) is not None]
-            require_as_written(self.table.io, sidecars, write.header, there=True)
+            require_as_written(self.table.io, sidecars, write.header, must_exist=True)
         sources = _sources(write.plan)
-        require_as_written(self.table.io, sources, write.header, there=False)
+        require_as_written(self.table.io, sources, write.header, must_exist=False)
         return UpsertWork(upsert, sources, sidecars)
 
     def removals(self, writes: Sequence[SealedWrite]) -> list[Removal]:
@@ -131,7 +131,7 @@ class Upsert(IcebergMode):
         head = self.same_schema_head(write.header)
         if head != write.plan.base:
             sources = _sources(write.plan)
-            require_as_written(self.table.io, sources, write.header, there=True)
+            require_as_written(self.table.io, sources, write.header, must_exist=True)
             wanted = as_named(self._matches(write, head, sources), write.plan)
             require_same_files(wanted, _phase(write.plan, MATCH), write.header)
         rewritten = frozenset(path for record in write.staged for path in record.replaces)

@@ -52,10 +52,10 @@ def facts_of(record: IntermediateFile) -> bytes:
     return fingerprint({name: value for name, value in record.to_json().items() if name not in _OUTSIDE}).encode()
 
 
-def require_as_written(io: FileIO, records: Sequence[IntermediateFile], header: Header, *, there: bool) -> None:
+def require_as_written(io: FileIO, records: Sequence[IntermediateFile], header: Header, *, must_exist: bool) -> None:
     """Refuse records that do not say of their files what those say themselves.
 
-    :param there: whether the files must be there; if not, one that is gone is left to whoever reads it.
+    :param must_exist: False leaves a file that is gone to the split that reads it.
     :raises CorruptObjectError: naming a file.
     :raises StagedFileMissingError: if one is gone or damaged.
     """
@@ -75,7 +75,7 @@ def require_as_written(io: FileIO, records: Sequence[IntermediateFile], header: 
                 f"{header.key!r}, what that file itself says: its rows, the bounds of their keys, or which rows it is about. The "
                 f"store was altered; nothing was changed. Redo the write: {how_to_restart(header)}."
             )
-        elif there:
+        elif must_exist:
             raise StagedFileMissingError(
                 f"The staged file {path!r} of {header.table.identifier} is gone or damaged ({first_line(error)}). Nothing was "
                 "committed. Clear the stage: it stages anew what is missing, and nothing else. Then clear the commit."
