@@ -23,8 +23,8 @@ def escaped(name: str) -> str:
     return UNSAFE.sub(_escape, name)
 
 
-def _escape(found: re.Match[str]) -> str:
-    return found.group().encode("unicode_escape", "surrogatepass").decode()
+def _escape(character: re.Match[str]) -> str:
+    return character.group().encode("unicode_escape", "surrogatepass").decode()
 
 
 class CheckpointError(Exception):

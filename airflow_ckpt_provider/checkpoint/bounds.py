@@ -84,19 +84,19 @@ def inflate(name: str, data: bytes) -> bytes:
     :raises BoundsError: if it is too large, or the frame is damaged.
     """
     frame = zstandard.ZstdDecompressor(max_window_size=8 * MIB).decompressobj()
-    found: list[bytes] = []
+    inflated: list[bytes] = []
     size = begin = 0
     try:
         while begin < len(data) and not frame.eof:
-            found.append(frame.decompress(data[begin : begin + _STEP]))
-            size, begin = size + len(found[-1]), begin + _STEP
+            inflated.append(frame.decompress(data[begin : begin + _STEP]))
+            size, begin = size + len(inflated[-1]), begin + _STEP
             if size > largest(name):
                 raise BoundsError(f"inflates to more than {largest(name) // MIB} MiB")
     except zstandard.ZstdError as error:
         raise BoundsError(f"cannot be decompressed ({error})") from error
     if not frame.eof or frame.unused_data or begin < len(data):
         raise BoundsError("is truncated or has something behind its end")
-    return b"".join(found)
+    return b"".join(inflated)
 
 
 def require_few_values(text: bytes) -> None:
@@ -134,7 +134,7 @@ _PLAIN = frozenset({str, int, float, bool, type(None), datetime})
 
 
 def _inside(value: object) -> Iterable[object]:
-    """What a container holds, but for members whose type leaves nothing to refuse."""
+    """The values in a dictionary, a sequence or a struct; of a struct only those whose types leave something to refuse."""
     if isinstance(value, dict):
         return value.values()
     if isinstance(value, msgspec.Struct):
@@ -149,7 +149,7 @@ def _open_members(kind: type[msgspec.Struct]) -> tuple[str, ...]:
 
 
 def _is_open(kind: msgspec.inspect.Type) -> bool:
-    """Whether a value of a type may be nested deep, or hold large numbers or odd dates."""
+    """Whether a document may have, in a member of this type, what its bounds refuse: deep nesting, a large number, an odd date."""
     match kind:
         case msgspec.inspect.StrType() | msgspec.inspect.BoolType() | msgspec.inspect.NoneType():
             return False

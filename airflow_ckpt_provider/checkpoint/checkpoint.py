@@ -97,8 +97,8 @@ class Checkpoint:
     @classmethod
     def generations(cls, store: CheckpointStore, key: IdempotenceKey) -> list[int]:
         """The generations of ``key`` that have any object, in their order."""
-        found = {generation_of(folder) for folder in store.folders(f"{key.hash}/")}
-        return sorted(generation for generation in found if generation is not None)
+        numbers = {generation_of(folder) for folder in store.folders(f"{key.hash}/")}
+        return sorted(generation for generation in numbers if generation is not None)
 
     def earlier(self) -> list[Checkpoint]:
         """All earlier generations of the key, in their order.
@@ -107,12 +107,12 @@ class Checkpoint:
         """
         if self.header.generation == 1:
             return []
-        there = [number for number in self.generations(self.store, self.key) if number < self.header.generation]
-        missing = next((number for number, found in enumerate(there, 1) if number != found), len(there) + 1)
+        numbers = [number for number in self.generations(self.store, self.key) if number < self.header.generation]
+        missing = next((number for number, present in enumerate(numbers, 1) if number != present), len(numbers) + 1)
         if missing != self.header.generation:
             # Says which one; a forged number does not make anybody ask for a million of them.
-            there = [missing]
-        return [Checkpoint.at(self.store, self.key, number) for number in there]
+            numbers = [missing]
+        return [Checkpoint.at(self.store, self.key, number) for number in numbers]
 
     @classmethod
     def at(cls, store: CheckpointStore, key: IdempotenceKey, generation: int) -> Checkpoint:
@@ -174,12 +174,12 @@ class Checkpoint:
 
     def plans(self) -> list[Plan]:
         """The pinned plans of all rounds, in their order."""
-        found: list[Plan] = []
-        while len(found) <= MAX_ROUNDS and (plan := self.plan(len(found) + 1)) is not None:
-            found.append(plan)
-        if len(found) > MAX_ROUNDS:
+        rounds: list[Plan] = []
+        while len(rounds) <= MAX_ROUNDS and (plan := self.plan(len(rounds) + 1)) is not None:
+            rounds.append(plan)
+        if len(rounds) > MAX_ROUNDS:
             raise corrupt(self.paths.plan(MAX_ROUNDS + 1), f"is of a later round than the {MAX_ROUNDS} that a write may have")
-        return found
+        return rounds
 
     def pin(self, plan: Plan, number: int = 1) -> Plan:
         """Pin ``plan`` as that of a round unless one is pinned already; the pinned one is returned.
@@ -204,8 +204,8 @@ class Checkpoint:
 
     def attempts(self) -> list[Attempt]:
         """All recorded attempts, oldest first."""
-        found = self.store.read_many(self.store.names(self.paths.attempts), Attempt)
-        return sorted(found, key=lambda attempt: attempt.started_at)
+        documents = self.store.read_many(self.store.names(self.paths.attempts), Attempt)
+        return sorted(documents, key=lambda attempt: attempt.started_at)
 
     def own_names(self) -> OwnNames:
         """Which files this generation has written, by the attempts that are recorded."""
@@ -297,10 +297,10 @@ class Checkpoint:
         return seals[-1] if seals else None
 
     def _seals(self) -> list[Seal]:
-        found: list[Seal] = []
-        while (seal := self.store.read(self.paths.seal(len(found) + 1), Seal)) is not None:
-            found.append(seal)
-        return found
+        seals: list[Seal] = []
+        while (seal := self.store.read(self.paths.seal(len(seals) + 1), Seal)) is not None:
+            seals.append(seal)
+        return seals
 
     # -- committing and discarding ------------------------------------------------------------------------------------
 
@@ -430,15 +430,15 @@ def totals_of(staged: Sequence[Staged], key: str) -> Totals:
     :raises RowCountError: if a record disagrees with its own manifest.
     """
     counts: Counter[str] = Counter()
-    for one in staged:
-        if (one.manifest is None) != (one.rows == 0):
-            raise RowCountError(f"The staged record of split {one.split} of the key {key!r} contradicts itself.")
-        counts.update(one.counts)
+    for staged_split in staged:
+        if (staged_split.manifest is None) != (staged_split.rows == 0):
+            raise RowCountError(f"The staged record of split {staged_split.split} of the key {key!r} contradicts itself.")
+        counts.update(staged_split.counts)
     return Totals(
         len(staged),
-        sum(one.rows for one in staged),
-        sum(one.bytes for one in staged),
-        sum(len(one.files) for one in staged),
+        sum(staged_split.rows for staged_split in staged),
+        sum(staged_split.bytes for staged_split in staged),
+        sum(len(staged_split.files) for staged_split in staged),
         counts,
     )
 

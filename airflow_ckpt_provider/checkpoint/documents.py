@@ -10,7 +10,9 @@ know only one number to say "this store is newer than I am".
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import operator
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
@@ -173,10 +175,13 @@ class Split(Part, frozen=True, kw_only=True):
 
 
 class Pinned(Part, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
-    """Base of what a source, or a mode, pins in a plan beside the splits: each its own struct, and the plan says of which kind."""
+    """Base of what a source, or a mode, keeps for later: in a plan beside the splits, or in the record of a split.
+
+    Each is a struct of its own, and is stored with its kind.
+    """
 
     def to_json(self) -> JsonObject:
-        """As a plan stores it."""
+        """As a plan or a record stores it."""
         return msgspec.to_builtins(self)  # type: ignore[no-any-return]
 
 
@@ -184,11 +189,11 @@ AnyPinned = TypeVar("AnyPinned", bound=Pinned)
 
 
 class Increment(Part, frozen=True, kw_only=True, rename={"begin": "from", "end": "to"}):
-    """What a plan reads of a source that grows.
+    """The part of a growing source that a plan reads: what came after one watermark, up to another.
 
-    :param begin: the watermark that it reads on from, in the source's own terms; None for the source's beginning.
-    :param end: the watermark up to which it reads.
-    :param consumer: who reads what; see ``tables.watermarks``.
+    :param begin: the watermark of the task's last commit, in the source's own terms; None for the source's beginning.
+    :param end: the watermark that the commit of this plan sets.
+    :param consumer: the task, and the source that it reads; see ``tables.watermarks``.
     """
 
     begin: JsonObject | None
@@ -218,14 +223,14 @@ class Plan(Document, frozen=True, kw_only=True, tag="plan"):
     anew: dict[str, Round] = {}  # noqa: RUF012 - msgspec copies it
 
     def source_as(self, kind: type[AnyPinned]) -> AnyPinned:
-        """What the source has pinned.
+        """The member ``source``, as the struct that the source has pinned.
 
-        :raises CorruptObjectError: if that is of another kind: no writer of ours puts that there.
+        :raises CorruptObjectError: if the store holds a struct of another kind: no writer of ours puts that there.
         """
         return part_of(self.source, kind, "source of a plan")
 
     def mode_as(self, kind: type[AnyPinned]) -> AnyPinned | None:
-        """What the mode has pinned; None if nothing.
+        """The member ``mode``, as the struct that the mode has pinned; None for a mode that pins nothing.
 
         :raises CorruptObjectError: as ``source_as``.
         """
@@ -261,7 +266,7 @@ class Staged(Document, frozen=True, kw_only=True, tag="staged"):
     :param replaces: data files whose place this split's files take: of the table, which the commit removes, or staged ones, which
         do not land.
     :param counts: what became of the rows, for modes that distinguish: ``inserted``, ``updated``, ``unchanged``, ``ignored``.
-    :param scratch: the table format's own record of files that later rounds read and that never become part of the table.
+    :param intermediate: what later rounds of the write read, and what never becomes part of the table; see ``Pinned``.
     :param missing: columns of the table that rows of the split did not have, and that are null in them.
     """
 
@@ -274,8 +279,18 @@ class Staged(Document, frozen=True, kw_only=True, tag="staged"):
     manifest: JsonObject | None
     replaces: tuple[str, ...] = ()
     counts: dict[str, Count] = {}  # noqa: RUF012 - msgspec copies it
-    scratch: JsonObject | None = None
+    intermediate: JsonObject | None = None
     missing: tuple[str, ...] = ()
+
+    def intermediate_as(self, *kinds: type[AnyPinned]) -> AnyPinned | None:
+        """The member ``intermediate``, as the struct that the split's writer has recorded; None if it has recorded none.
+
+        :raises CorruptObjectError: if the store holds a struct of none of these kinds: no writer of ours puts that there.
+        """
+        if self.intermediate is None:
+            return None
+        kind: type[AnyPinned] = functools.reduce(operator.or_, kinds)
+        return part_of(self.intermediate, kind, f"intermediate of the record of the split {self.split}")
 
 
 class Piece(Staged, frozen=True, kw_only=True, tag="piece"):

@@ -151,7 +151,7 @@ def _proven(name: str, data: bytes, signer: Signer | None) -> bytes:
 
 @functools.cache
 def _beginning(kind: type[Document]) -> bytes:
-    """How a document of a kind begins: with what it is, and its version."""
+    """The first bytes of every document of a kind: the kind's name and the format version, such as ``{"document":"plan",…``."""
     tag = msgspec.inspect.type_info(kind).tag  # type: ignore[attr-defined]  # of a struct
     return b'{"document":"%s","format_version":%d,' % (tag.encode(), FORMAT_VERSION)
 

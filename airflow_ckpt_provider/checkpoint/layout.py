@@ -151,10 +151,10 @@ class OwnNames:
         )
 
     def beginnings(self, split_id: str, writer: str) -> tuple[str, ...]:
-        """How names of files begin that are of this split and writer for sure: none, if no recorded attempt wrote them.
+        """Prefixes of file names that a writer gives to the files of one split; none, if the writer is of no recorded attempt.
 
-        The name of a file may have digits in front of that, see ``of_split``. What begins so needs no closer look, and a commit may
-        have a hundred thousand files.
+        A file whose name begins with one of them needs no closer look, and a commit may have a hundred thousand files. A writer may
+        put digits in front of the prefix: those names are looked at by ``of_split``.
         """
         attempt, dot, _ = writer.partition(".")
         if not dot or attempt not in self.attempts or not is_id(split_id) or not is_writer(writer):
@@ -163,9 +163,10 @@ class OwnNames:
         return (f"{stem}-", f"{stem}.")
 
     def of_split(self, file: str, split_id: str, writer: str) -> bool:
-        """Whether a file of this generation was written for one split, by the writer whose record of the split is published.
+        """Whether the name of a file says that it was written for this split, by the writer whose record of it is published.
 
-        Two attempts may have written a split, and only one of them has published it: no other file of it is part of the write.
+        Two attempts may have written a split, and one of them has published its record: files of the other are not part of the
+        write.
         """
         start = CheckpointPaths(self.key_hash, self.generation).file_stem(split_id, writer)
         begin = file.find("ckpt-")

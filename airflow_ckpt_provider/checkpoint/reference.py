@@ -105,7 +105,7 @@ def reference(
     """
     header = checkpoint.header
     connections = connections or header.connections
-    found = Reference(
+    made = Reference(
         idempotence_key=header.key,
         generation=header.generation,
         store=checkpoint.store.uri,
@@ -127,10 +127,10 @@ def reference(
         files=seal.files,
     )
     if instances is not None:
-        found["instances"] = instances
+        made["instances"] = instances
     if seal.counts:
-        found["counts"] = dict(seal.counts)
-    return found
+        made["counts"] = dict(seal.counts)
+    return made
 
 
 def resolve(store: CheckpointStore, pointer: str | Reference) -> Checkpoint | None:
@@ -204,13 +204,13 @@ def pointers(value: object) -> tuple[list[str | Reference], bool]:
             f"checkpoint={value!r} is neither a checkpoint reference, nor a list of them, nor an idempotence key. Pass "
             "stage.output; if it rendered to None, the stage did not run or did not succeed."
         )
-    found = [_pointer(item) for item in value]
-    if not found:
+    read = [_pointer(item) for item in value]
+    if not read:
         raise InvalidInputError("checkpoint=[] names nothing to commit or to wait for: no mapped stage returned a reference.")
-    return found, True
+    return read, True
 
 
-def require_whole(found: Sequence[str | Reference]) -> None:
+def require_whole(given: Sequence[str | Reference]) -> None:
     """Refuse a list that lacks an instance of a mapped stage: its rows would be left out in silence.
 
     Airflow leaves instances that failed or were skipped out of a mapped task's output.
@@ -219,7 +219,7 @@ def require_whole(found: Sequence[str | Reference]) -> None:
     """
     indexes: dict[tuple[str, ...], set[int]] = defaultdict(set)
     totals: dict[tuple[str, ...], int] = defaultdict(int)
-    for pointer in found:
+    for pointer in given:
         if isinstance(pointer, str) or pointer.get("map_index", -1) < 0:
             continue
         instances = pointer.get("instances")
@@ -228,8 +228,8 @@ def require_whole(found: Sequence[str | Reference]) -> None:
             task = (instances["dag_id"], instances["run_id"], instances["task_id"])
         indexes[task].add(pointer["map_index"])
         totals[task] = max(totals[task], pointer["map_index"] + 1, 0 if instances is None else instances["total"])
-    for stage, there in indexes.items():
-        missing = sorted(set(range(totals[stage])) - there)
+    for stage, present in indexes.items():
+        missing = sorted(set(range(totals[stage])) - present)
         if missing:
             name = f"The mapped stage {stage[-1]!r}" if stage else "The mapped stage"
             shown = ", ".join(map(str, missing[:10])) + (" and others" if len(missing) > 10 else "")

@@ -43,10 +43,14 @@ def secrets_in(options: Mapping[str, object]) -> Iterator[str]:
         if isinstance(value, dict):
             yield from secrets_in(value)
         elif isinstance(value, list):
-            yield from secrets_in({f"{name} {number}": one for number, one in enumerate(value)})
+            yield from secrets_in({f"{name} {number}": member for number, member in enumerate(value)})
         elif isinstance(value, str) and is_secret(name, value):
             yield value
-            yield from (part for found in _USER_INFO.finditer(value) for part in (found["user"], found["user"].partition(":")[2]))
+            yield from (
+                part
+                for user_info in _USER_INFO.finditer(value)
+                for part in (user_info["user"], user_info["user"].partition(":")[2])
+            )
             yield from _pasted(value)
 
 
@@ -67,8 +71,8 @@ def without_credentials(text: str) -> str:
 
 def redacted(text: object, options: Mapping[str, object]) -> str:
     """A text without what must not be shown of ``options``, and without the credentials of any URL."""
-    found = str(text)
+    clean = str(text)
     for secret in sorted(set(secrets_in(options)), key=len, reverse=True):
         if len(secret) >= _SHORTEST:
-            found = found.replace(secret, "***").replace(repr(secret)[1:-1], "***")
-    return without_credentials(found)
+            clean = clean.replace(secret, "***").replace(repr(secret)[1:-1], "***")
+    return without_credentials(clean)

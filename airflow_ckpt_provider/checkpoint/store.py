@@ -79,12 +79,12 @@ class CheckpointStore:
             return self._bytes(name) == data
         except Exception as error:
             # obstore maps client errors to many types, and all mean "unknown".
-            found = self._bytes(name)
-            if found is None:
+            stored = self._bytes(name)
+            if stored is None:
                 raise StoreError(
                     f"Could not write {name} to the checkpoint store {self.uri}: {self.location.said(error)}"
                 ) from error
-            return found == data
+            return stored == data
         return True
 
     def read(self, name: str, kind: type[AnyDocument]) -> AnyDocument | None:
@@ -101,13 +101,13 @@ class CheckpointStore:
     def read_many(self, names: Iterable[str], kind: type[AnyDocument]) -> list[AnyDocument]:
         """Documents that were listed, so that they must exist, in the order of ``names``."""
 
-        def one(name: str) -> AnyDocument:
+        def listed(name: str) -> AnyDocument:
             document = self.read(name, kind)
             if document is None:
                 raise StoreError(f"Object {name} was listed in the checkpoint store {self.uri} and is gone.")
             return document
 
-        return self.each(one, names)
+        return self.each(listed, names)
 
     def each(self, ask: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """The answers of ``ask`` for all items, in their order. A store on another machine is asked for many at a time.
@@ -150,11 +150,13 @@ class CheckpointStore:
 
         objects = self._objects()
         try:
-            found = sorted(f"{folder.rstrip('/')}/" for folder in obstore.list_with_delimiter(objects, prefix)["common_prefixes"])
+            subfolders = sorted(
+                f"{folder.rstrip('/')}/" for folder in obstore.list_with_delimiter(objects, prefix)["common_prefixes"]
+            )
             if not self.location.is_local:
-                return found
+                return subfolders
             # Where objects are files, a folder may have lost all of them.
-            return [folder for folder in found if any(obstore.list(objects, folder, chunk_size=1))]
+            return [folder for folder in subfolders if any(obstore.list(objects, folder, chunk_size=1))]
         except Exception as error:
             raise StoreError(f"Could not list {prefix} in the checkpoint store {self.uri}: {self.location.said(error)}") from error
 
@@ -176,10 +178,10 @@ class CheckpointStore:
 
         objects = self._objects()
         try:
-            found = obstore.get(objects, name)
+            answer = obstore.get(objects, name)
             # The answer says how large the object is before anything of it is fetched.
-            require_size(name, found.meta["size"])
-            return bytes(found.bytes())
+            require_size(name, answer.meta["size"])
+            return bytes(answer.bytes())
         except BoundsError as error:
             raise corrupt(name, str(error)) from error
         except FileNotFoundError:

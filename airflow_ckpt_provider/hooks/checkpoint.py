@@ -151,7 +151,7 @@ def signer_of(connection: Connection) -> ConnectionKeys | None:
     previous = [previous] if isinstance(previous, str) else previous
     if not key and not previous:
         return None
-    if not (key and isinstance(previous, list) and all(isinstance(one, str) for one in [key, *previous])):
+    if not (key and isinstance(previous, list) and all(isinstance(secret, str) for secret in [key, *previous])):
         raise InvalidInputError(
             f"The connection {connection.conn_id!r} needs a string as signing_secret, and a list of strings as "
             "previous_signing_secrets."

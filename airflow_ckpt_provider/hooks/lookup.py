@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
 from airflow_ckpt_provider.checkpoint.documents import Connections
@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.table import Table
 
 
+class TakesUp(Protocol):
+    """An operator, sensor or trigger that takes up a checkpoint, by a reference or a bare key. They have these arguments alike."""
+
+    checkpoint_conn_id: str | None
+    iceberg_conn_id: str
+    lance_conn_id: str | None
+    table: str | None
+    branch: str | None
+
+
 class OwnConnections(NamedTuple):
     """What the DAG says to an operator that takes up a checkpoint.
 
@@ -35,6 +45,11 @@ class OwnConnections(NamedTuple):
     lance: str | None = None
     table: str | None = None
     branch: str | None = None
+
+    @classmethod
+    def said_by(cls, task: TakesUp) -> OwnConnections:
+        """What the DAG says to a task."""
+        return cls(task.checkpoint_conn_id, task.iceberg_conn_id, task.lance_conn_id, task.table, task.branch)
 
     def store_of(self, pointer: str | Reference) -> str:
         """Id of the connection of a pointer's store.
@@ -99,36 +114,36 @@ class OwnConnections(NamedTuple):
             )
 
 
-def find_checkpoint(pointer: str | Reference, own: OwnConnections) -> Checkpoint | None:
+def find_checkpoint(pointer: str | Reference, connections: OwnConnections) -> Checkpoint | None:
     """The checkpoint of a reference or bare key; None if a bare key is not known yet.
 
-    :param own: what the DAG says.
+    :param connections: what the DAG says.
     :raises BindingMismatchError: if the store says otherwise than the DAG or the reference.
     """
-    checkpoint = resolve(CheckpointHook(own.store_of(pointer)).get_conn(), pointer)
+    checkpoint = resolve(CheckpointHook(connections.store_of(pointer)).get_conn(), pointer)
     if checkpoint is not None:
-        own.require(checkpoint, pointer)
+        connections.require(checkpoint, pointer)
     return checkpoint
 
 
-def latest_of(pointer: str | Reference, own: OwnConnections) -> Checkpoint | None:
+def latest_of(pointer: str | Reference, connections: OwnConnections) -> Checkpoint | None:
     """The newest generation of a reference's key, or of a bare one; None if that is not known yet.
 
-    :param own: what the DAG says.
+    :param connections: what the DAG says.
     """
-    found = find_checkpoint(pointer, own)
-    return None if found is None else Checkpoint.latest(found.store, found.key)
+    checkpoint = find_checkpoint(pointer, connections)
+    return None if checkpoint is None else Checkpoint.latest(checkpoint.store, checkpoint.key)
 
 
-def target_of(checkpoint: Checkpoint, pointer: str | Reference, own: OwnConnections) -> Table:
+def target_of(checkpoint: Checkpoint, pointer: str | Reference, connections: OwnConnections) -> Table:
     """The table of a pointer's checkpoint, or of another generation of its key.
 
-    :param own: what the DAG says.
+    :param connections: what the DAG says.
     :raises BindingMismatchError: if the store says otherwise than the DAG or the reference.
     """
-    own.require(checkpoint, pointer)
+    connections.require(checkpoint, pointer)
     table = checkpoint.header.table
-    conn_id = own.of(checkpoint, pointer).table
+    conn_id = connections.of(checkpoint, pointer).table
     target = open_table(table.format, table.identifier, table.branch, conn_id)
     if isinstance(pointer, str) or pointer["generation"] != checkpoint.header.generation:
         # No reference vouches for this header.
@@ -136,28 +151,28 @@ def target_of(checkpoint: Checkpoint, pointer: str | Reference, own: OwnConnecti
     return target
 
 
-def reached(pointer: str | Reference, until: State, own: OwnConnections) -> bool:
+def reached(pointer: str | Reference, until: State, connections: OwnConnections) -> bool:
     """Whether a checkpoint is sealed, or committed.
 
     A commit that landed and was not recorded counts: the table's history is asked if a commit was ever begun.
 
-    :param own: what the DAG says.
+    :param connections: what the DAG says.
     :raises DiscardedError: if it was discarded, so that it never will be.
     :raises CorruptObjectError: if the store says that it is committed, and that was no commit of what is staged.
     :raises RolledBackError: if the table does not show its commit; see ``groups.verify``.
     """
-    checkpoint = find_checkpoint(pointer, own)
+    checkpoint = find_checkpoint(pointer, connections)
     if checkpoint is None:
         return False
     recorded = checkpoint.committed()
     if recorded is not None:
         # Only once, before whatever waits goes on: the record alone proves nothing (I15).
-        groups.verify(checkpoint, recorded, target_of(checkpoint, pointer, own))
+        groups.verify(checkpoint, recorded, target_of(checkpoint, pointer, connections))
         return True
     state = checkpoint.state()
     if state is until:
         return True
-    if checkpoint.group() is not None and groups.landed(checkpoint, target_of(checkpoint, pointer, own)) is not None:
+    if checkpoint.group() is not None and groups.landed(checkpoint, target_of(checkpoint, pointer, connections)) is not None:
         return True
     if state is State.DISCARDED and not isinstance(pointer, str):
         checkpoint.require_live()

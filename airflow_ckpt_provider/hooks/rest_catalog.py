@@ -51,12 +51,12 @@ class BoundedRestCatalog(RestCatalog):
 @contextlib.contextmanager
 def bounded_catalogs() -> Iterator[None]:
     """Within the block, the library opens REST catalogs with time-outs."""
-    own = AVAILABLE_CATALOGS[CatalogType.REST]
+    load_rest = AVAILABLE_CATALOGS[CatalogType.REST]
     AVAILABLE_CATALOGS[CatalogType.REST] = lambda name, properties: BoundedRestCatalog(name, **properties)
     try:
         yield
     finally:
-        AVAILABLE_CATALOGS[CatalogType.REST] = own
+        AVAILABLE_CATALOGS[CatalogType.REST] = load_rest
 
 
 def _seconds(properties: Mapping[str, object], name: str) -> float:

@@ -19,6 +19,6 @@ def open_table(format_name: str, identifier: str, branch: str, conn_id: str) -> 
     :param conn_id: of its connection; empty for the credentials of the environment, where the format takes those.
     :raises InvalidInputError: if the connection is missing or of another type, or the name cannot be one.
     """
-    found = format_of(format_name)
-    opened: object = iceberg_catalog(conn_id) if found.connection == "iceberg" else storage_options(conn_id or None)
-    return found.open(identifier, branch, opened)
+    table_format = format_of(format_name)
+    opened: object = iceberg_catalog(conn_id) if table_format.connection == "iceberg" else storage_options(conn_id or None)
+    return table_format.open(identifier, branch, opened)

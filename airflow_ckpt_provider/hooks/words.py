@@ -19,9 +19,9 @@ def commit_word(checkpoint: Checkpoint) -> str:
 
 def commit_facts(checkpoint: Checkpoint, commit: Commit, *, landed_now: bool) -> CommitFacts:
     """The commit of a checkpoint, in the words of its table format."""
-    found = CommitFacts(committed_at=commit.committed_at.isoformat(), landed_now=landed_now)
+    facts = CommitFacts(committed_at=commit.committed_at.isoformat(), landed_now=landed_now)
     if commit_word(checkpoint) == "version":
-        found["version"] = commit.snapshot_id
+        facts["version"] = commit.snapshot_id
     else:
-        found["snapshot_id"] = commit.snapshot_id
-    return found
+        facts["snapshot_id"] = commit.snapshot_id
+    return facts

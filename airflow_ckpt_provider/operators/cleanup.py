@@ -88,15 +88,15 @@ class CheckpointCleanupOperator(BaseOperator):
 
     @property
     def _own(self) -> OwnConnections:
-        return OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table, self.branch)
+        return OwnConnections.said_by(self)
 
     def execute(self, context: Context) -> CleanedKey | list[CleanedKey]:
         """Clean up, and return what was removed."""
         del context
         with airflow_errors():
-            found, is_list = pointers(self.checkpoint)
+            given, is_list = pointers(self.checkpoint)
             listings = Listings()
-            cleaned = [self._clean(pointer, listings) for pointer in found]
+            cleaned = [self._clean(pointer, listings) for pointer in given]
             return cleaned if is_list else cleaned[0]
 
     def _clean(self, pointer: str | Reference, listings: Listings) -> CleanedKey:
@@ -111,25 +111,38 @@ class CheckpointCleanupOperator(BaseOperator):
         def table(checkpoint: Checkpoint) -> Table:
             return target_of(checkpoint, pointer, self._own)
 
-        for one in clean(latest, table, listings, discard_unfinished=self.discard_unfinished):
-            self._report(latest.key.value, one)
-            generations.append(_facts(one))
+        for cleaned in clean(latest, table, listings, discard_unfinished=self.discard_unfinished):
+            self._report(latest.key.value, cleaned)
+            generations.append(_facts(cleaned))
         return CleanedKey(
             idempotence_key=latest.key.value,
-            files=sum(one["files"] for one in generations),
-            bytes=sum(one["bytes"] for one in generations),
+            files=sum(cleaned["files"] for cleaned in generations),
+            bytes=sum(cleaned["bytes"] for cleaned in generations),
             generations=generations,
         )
 
-    def _report(self, key: str, one: Cleaned) -> None:
-        if one.left:
-            self.log.info("Generation %d of the key %s, %s: nothing removed, because %s.", one.generation, key, one.state, one.left)
-        else:
-            size = f"{one.bytes / (1 << 20):,.1f}"
+    def _report(self, key: str, cleaned: Cleaned) -> None:
+        if cleaned.left:
             self.log.info(
-                "Generation %d of the key %s, %s: %d files removed, %s MiB.", one.generation, key, one.state, one.files, size
+                "Generation %d of the key %s, %s: nothing removed, because %s.",
+                cleaned.generation,
+                key,
+                cleaned.state,
+                cleaned.left,
+            )
+        else:
+            size = f"{cleaned.bytes / (1 << 20):,.1f}"
+            self.log.info(
+                "Generation %d of the key %s, %s: %d files removed, %s MiB.",
+                cleaned.generation,
+                key,
+                cleaned.state,
+                cleaned.files,
+                size,
             )
 
 
-def _facts(one: Cleaned) -> CleanedGeneration:
-    return CleanedGeneration(generation=one.generation, state=one.state.value, files=one.files, bytes=one.bytes, left=one.left)
+def _facts(cleaned: Cleaned) -> CleanedGeneration:
+    return CleanedGeneration(
+        generation=cleaned.generation, state=cleaned.state.value, files=cleaned.files, bytes=cleaned.bytes, left=cleaned.left
+    )

@@ -126,13 +126,13 @@ class CheckpointCommitOperator(BaseOperator):
             self._run.cancel()
 
     def _execute(self, context: Context) -> Reference | list[Reference]:
-        found, is_list = pointers(self.checkpoint)
+        given, is_list = pointers(self.checkpoint)
         # A mapped commit commits one instance in each of its own. Where all instances of a mapped group failed but one, Airflow
         # hands over that reference, and no list.
         if is_list or origin_of(context).map_index < 0:
-            require_whole(found)
+            require_whole(given)
         checkpoints = []
-        for pointer in found:
+        for pointer in given:
             checkpoint = find_checkpoint(pointer, self._own)
             if checkpoint is None:
                 raise CheckpointMissingError(
@@ -141,20 +141,20 @@ class CheckpointCommitOperator(BaseOperator):
                 )
             checkpoints.append(checkpoint)
         header = checkpoints[0].header
-        table = target_of(checkpoints[0], found[0], self._own)
-        for pointer, checkpoint in zip(found, checkpoints, strict=True):
+        table = target_of(checkpoints[0], given[0], self._own)
+        for pointer, checkpoint in zip(given, checkpoints, strict=True):
             if isinstance(pointer, str):
                 self._require_told(checkpoint)
-        connections = [self._own.of(*pair) for pair in zip(checkpoints, found, strict=True)]
+        connections = [self._own.of(*pair) for pair in zip(checkpoints, given, strict=True)]
         spark_conn_id = self.spark_conn_id or connections[0].spark
         checks = parse_checks(self.checks)
         self.log.info("Committing %d checkpoint(s) to %s, key %s.", len(checkpoints), header.table.identifier, header.key)
         audit = (lambda sealed: self._check(checks, sealed, table, spark_conn_id)) if checks else None
         settled = groups.commit(checkpoints, table, audit, self._looked)
-        for snapshot_id in dict.fromkeys(one.commit.snapshot_id for one in settled):
-            members = [one for one in settled if one.commit.snapshot_id == snapshot_id]
+        for snapshot_id in dict.fromkeys(member.commit.snapshot_id for member in settled):
+            members = [member for member in settled if member.commit.snapshot_id == snapshot_id]
             self._log_outcome(snapshot_id, members)
-        references = [_committed(*facts) for facts in zip(settled, found, connections, strict=True)]
+        references = [_committed(*facts) for facts in zip(settled, given, connections, strict=True)]
         return references if is_list else references[0]
 
     def _require_told(self, checkpoint: Checkpoint) -> None:
@@ -191,11 +191,11 @@ class CheckpointCommitOperator(BaseOperator):
 
     @property
     def _own(self) -> OwnConnections:
-        return OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table, self.branch)
+        return OwnConnections.said_by(self)
 
     def _check(self, checks: Sequence[Check], sealed: Sequence[SealedWrite], table: Table, spark_conn_id: str) -> None:
         """Run the checks over what is about to land."""
-        rows = sum(one.seal.rows for one in sealed)
+        rows = sum(write.seal.rows for write in sealed)
         self.log.info("Running %d checks over %s staged rows of %s.", len(checks), f"{rows:,}", table.identifier)
         start = self._start = Starting()
         if self._killed:
@@ -223,21 +223,21 @@ class CheckpointCommitOperator(BaseOperator):
         self.log.info("%s (%.1f s)", outcome, outcome.seconds)
 
     def _log_outcome(self, snapshot_id: int | None, members: list[groups.Settled]) -> None:
-        rows, files = sum(one.seal.rows for one in members), sum(one.seal.files for one in members)
+        rows, files = sum(member.seal.rows for member in members), sum(member.seal.files for member in members)
         what = commit_word(members[0].checkpoint)
         if snapshot_id is None:
             self.log.info("There was nothing to write, so there is no %s.", what)
-        elif any(one.landed_now for one in members):
+        elif any(member.landed_now for member in members):
             self.log.info("%s %d has landed: %s rows in %d files.", what.capitalize(), snapshot_id, f"{rows:,}", files)
         else:
             self.log.info("%s %d had landed before: %s rows. Nothing is repeated.", what.capitalize(), snapshot_id, f"{rows:,}")
 
 
-def _committed(one: groups.Settled, pointer: str | Reference, connections: Connections) -> Reference:
+def _committed(member: groups.Settled, pointer: str | Reference, connections: Connections) -> Reference:
     map_index, instances = (None, None) if isinstance(pointer, str) else (pointer.get("map_index"), pointer.get("instances"))
-    found = reference(
-        one.checkpoint, one.seal, State.COMMITTED,
-        recovered=one.seal.splits, written=0, map_index=map_index, instances=instances, connections=connections,
+    committed = reference(
+        member.checkpoint, member.seal, State.COMMITTED,
+        recovered=member.seal.splits, written=0, map_index=map_index, instances=instances, connections=connections,
     )  # fmt: skip
-    found["commit"] = commit_facts(one.checkpoint, one.commit, landed_now=one.landed_now)
-    return found
+    committed["commit"] = commit_facts(member.checkpoint, member.commit, landed_now=member.landed_now)
+    return committed

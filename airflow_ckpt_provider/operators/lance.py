@@ -11,6 +11,7 @@ from airflow_ckpt_provider.operators.stage import CheckpointedWriteOperator
 from airflow_ckpt_provider.scan.lance import dataset_uri
 from airflow_ckpt_provider.sources.lance_rows import ROWS_PER_SPLIT, DatasetRows
 from airflow_ckpt_provider.spark.visibility import require_shared_dataset
+from airflow_ckpt_provider.tables.format import MAIN
 from airflow_ckpt_provider.tables.lance.format import FORMAT
 
 if TYPE_CHECKING:
@@ -162,14 +163,16 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         self._require_usable(self.mode, self.source, self.transform)
         if self.source is not None:
             return super()._source()
-        found: Any = self._parameters()
-        return DatasetRows(self.uri, found["read_columns"], found.get("rows_per_split", ROWS_PER_SPLIT), self.lance_conn_id)
+        parameters: Any = self._parameters()
+        return DatasetRows(
+            self.uri, parameters["read_columns"], parameters.get("rows_per_split", ROWS_PER_SPLIT), self.lance_conn_id
+        )
 
     def _require_shared_table(self, target: SparkTarget) -> None:
         require_shared_dataset(dataset_uri(self.uri), target)
 
     def _target(self) -> Table:
-        return open_table(FORMAT.name, self.uri, "main", self.lance_conn_id or "")
+        return open_table(FORMAT.name, self.uri, MAIN, self.lance_conn_id or "")
 
     def _parameters(self) -> JsonObject:
         return parameters_of(self, FORMAT)

@@ -184,12 +184,12 @@ class CheckpointedWriteOperator(BaseOperator):
             "Sealed: %d splits (%d recovered, %d written now), %s rows in %d files%s. Ready to be committed.",
             seal.splits, recovered, seal.splits - recovered, f"{seal.rows:,}", seal.files, _counted(seal.counts),
         )  # fmt: skip
-        found = reference(
+        sealed_reference = reference(
             checkpoint, seal, State.SEALED,
             recovered=recovered, written=seal.splits - recovered,
             map_index=origin_of(context).map_index, instances=instances_of(context), connections=self._connections,
         )  # fmt: skip
-        return self._unless_empty(context, seal, found)
+        return self._unless_empty(context, seal, sealed_reference)
 
     def _log_opened(self, attempt: WriteAttempt) -> None:
         """Say what the attempt works on."""
@@ -212,7 +212,7 @@ class CheckpointedWriteOperator(BaseOperator):
         self._rounds = Rounds(engine, try_number)
         if self._killed:
             self._rounds.cancel()
-        self._rounds.run(attempt, lambda found: self._announce(found, attempt), self._report)
+        self._rounds.run(attempt, lambda begun: self._announce(begun, attempt), self._report)
         for look in attempt.looks:
             if look.is_long:
                 self.log.info("Looking at %s files staged before took %.1f s.", f"{look.files:,}", look.seconds)
@@ -248,21 +248,21 @@ class CheckpointedWriteOperator(BaseOperator):
         )
         return WriteAttempt(store, self._target(), request)
 
-    def _announce(self, found: Round, attempt: WriteAttempt) -> None:
+    def _announce(self, begun: Round, attempt: WriteAttempt) -> None:
         self._warn_of_missing(attempt)
-        total, missing = len(found.plan.splits), len(found.missing)
-        which = f"Round {found.number}: " if found.number > 1 else ""
+        total, missing = len(begun.plan.splits), len(begun.missing)
+        which = f"Round {begun.number}: " if begun.number > 1 else ""
         self.log.info("%s%d splits planned: %d are staged already, %d to write.", which, total, total - missing, missing)
 
     def _warn_of_missing(self, attempt: WriteAttempt) -> None:
         """Name the columns that are null because the rows lack them, each once."""
-        found = attempt.missing - self._named
-        self._named |= found
-        if found and self.missing_columns is None:
+        new = attempt.missing - self._named
+        self._named |= new
+        if new and self.missing_columns is None:
             self.log.warning(
                 "The rows do not have these columns of %s, which are null in them: %s. To refuse such rows, set "
                 "missing_columns='fail' on this stage; if null is meant, missing_columns='null'.",
-                attempt.checkpoint.header.table.identifier, ", ".join(sorted(found)),
+                attempt.checkpoint.header.table.identifier, ", ".join(sorted(new)),
             )  # fmt: skip
 
     def _starting(self, target: SparkTarget) -> None:
@@ -281,14 +281,14 @@ class CheckpointedWriteOperator(BaseOperator):
             "The key is committed already as %s %s, at %s. Nothing is written; no Spark is started.",
             commit_word(attempt.checkpoint), commit.snapshot_id, commit.committed_at.isoformat(),
         )  # fmt: skip
-        found = reference(
+        committed = reference(
             attempt.checkpoint, seal, State.COMMITTED,
             recovered=seal.splits, written=0, map_index=origin_of(context).map_index, instances=instances_of(context),
             connections=self._connections,
         )  # fmt: skip
-        found["commit"] = commit_facts(attempt.checkpoint, commit, landed_now=False)
+        committed["commit"] = commit_facts(attempt.checkpoint, commit, landed_now=False)
         self._compare(attempt)
-        return self._unless_empty(context, seal, found)
+        return self._unless_empty(context, seal, committed)
 
     def _compare(self, attempt: WriteAttempt) -> None:
         """Warn of what there is to read now and is not in the committed write. What is committed stays, whatever is found."""
@@ -318,24 +318,25 @@ class CheckpointedWriteOperator(BaseOperator):
             self.log.warning("What there is to read now could not be compared with what was planned: %s", error)
             return None
 
-    def _unless_empty(self, context: Context, seal: Seal, found: Reference) -> Reference:
+    def _unless_empty(self, context: Context, seal: Seal, output: Reference) -> Reference:
         """The reference, unless there are no rows and the task is not to succeed without.
 
         :raises EmptyInputError: if it is to fail.
         :raises AirflowSkipException: if it is to be skipped, with the reference in XCom.
         """
         if not seal.is_empty or self.if_empty == "succeed":
-            return found
+            return output
         looked_for = json.dumps(self._source().describe(), default=str)
         if self.if_empty == "fail":
             raise EmptyInputError(
-                f"The write of the key {found['idempotence_key']!r} to {found['table']} has no rows, and if_empty='fail' asks for "
-                f"some. It read {looked_for}, in {seal.splits} splits. Wait for the input and clear the task, which looks again."
+                f"The write of the key {output['idempotence_key']!r} to {output['table']} has no rows, and if_empty='fail' "
+                f"asks for some. It read {looked_for}, in {seal.splits} splits. Wait for the input and clear the task, "
+                "which looks again."
             )
         if self.do_xcom_push:
             # Airflow keeps what a task pushes before it skips, but takes no return value.
-            context["ti"].xcom_push(key="return_value", value=found)
-        raise AirflowSkipException(f"There are no rows to write to {found['table']}. Looked for: {looked_for}.")
+            context["ti"].xcom_push(key="return_value", value=output)
+        raise AirflowSkipException(f"There are no rows to write to {output['table']}. Looked for: {looked_for}.")
 
 
 def _transform(function: Callable[..., Any] | str | None, source: Source) -> Transform | None:

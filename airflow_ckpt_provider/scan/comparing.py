@@ -110,8 +110,8 @@ def _set_of_floats(predicate: Any, kind: IcebergType) -> BooleanExpression:  # n
     term, others, zero = predicate.term, {_literal(value, kind) for value in values if value}, _literal(0.0, kind)
     # Compared on its own: for Arrow, a set that has 0.0 does not have -0.0.
     if isinstance(predicate, In):
-        found = _among(term, others)
-        return Or(found, _equal(term, zero)) if 0.0 in values else found
+        among = _among(term, others)
+        return Or(among, _equal(term, zero)) if 0.0 in values else among
     rest = And(_not_null(term), _not_among(term, others))
     return And(rest, _different(term, zero)) if 0.0 in values else rest
 

@@ -52,8 +52,8 @@ def _positions(io: FileIO, path: str, deletes: Sequence[DeleteFile]) -> memoryvi
     import pyarrow.compute as pc
 
     parts = [pa.chunked_array(_read(io, path, file), pa.int64()) for file in deletes]
-    found = pc.unique(pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.int64()))
-    ordered = found.take(pc.sort_indices(found))
+    distinct = pc.unique(pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.int64()))
+    ordered = distinct.take(pc.sort_indices(distinct))
     return memoryview(ordered.buffers()[1] or b"").cast("q")[: len(ordered)]
 
 

@@ -105,7 +105,7 @@ def plan_manifests(
             raise UnsupportedTableError(
                 f"{'.'.join(table.name())} has the {file.file_format.value} file {file.file_path}; only Parquet and ORC are read."
             )
-        found = deletes.for_data_file(entry.sequence_number or INITIAL_SEQUENCE_NUMBER, file, partition_key=file.partition)
+        applying = deletes.for_data_file(entry.sequence_number or INITIAL_SEQUENCE_NUMBER, file, partition_key=file.partition)
         yield Scanned(
             ScanFile(
                 path=file.file_path,
@@ -116,7 +116,7 @@ def plan_manifests(
                 constants=identities[file.spec_id](file.partition),
                 deletes=tuple(
                     DeleteFile(delete.file_path, delete.file_size_in_bytes, delete.file_format.value)
-                    for delete in sorted(found, key=lambda delete: delete.file_path)
+                    for delete in sorted(applying, key=lambda delete: delete.file_path)
                 ),
             ),
             entry,

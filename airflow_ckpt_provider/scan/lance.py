@@ -100,7 +100,7 @@ def _has_versions(uri: str, options: Mapping[str, str]) -> bool:
         place = Path(address_of(uri)) / folder
         return place.is_dir() and any(name.endswith(_MANIFEST) for name in os.listdir(place))
     listed = obstore.list(StorageLocation(uri, options).open(), folder)
-    return any(one["path"].endswith(_MANIFEST) for chunk in listed for one in chunk)
+    return any(entry["path"].endswith(_MANIFEST) for chunk in listed for entry in chunk)
 
 
 def busy(uri: str, error: Exception) -> RetryableError:

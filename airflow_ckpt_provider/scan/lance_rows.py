@@ -65,13 +65,13 @@ def content_of(fragment: Any, fields: frozenset[int]) -> str:  # noqa: ANN401 - 
 
 def fields_of(schema: Any, columns: Sequence[str]) -> frozenset[int]:  # noqa: ANN401 - a LanceSchema
     """Ids of these top-level columns and of all below them."""
-    found: set[int] = set()
+    ids: set[int] = set()
     waiting = [field for field in schema.fields() if field.name() in columns]
     while waiting:
         field = waiting.pop()
-        found.add(field.id())
+        ids.add(field.id())
         waiting += field.children()
-    return frozenset(found)
+    return frozenset(ids)
 
 
 class VersionFacts(TypedDict):
@@ -84,8 +84,8 @@ class VersionFacts(TypedDict):
 
 def facts_of(dataset: LanceDataset) -> VersionFacts:
     """What a plan says of the version that it was made on."""
-    there = [fragment.metadata for fragment in dataset.get_fragments()]
-    return VersionFacts(version=dataset.version, fragments=len(there), rows=sum(one.num_rows for one in there))
+    fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+    return VersionFacts(version=dataset.version, fragments=len(fragments), rows=sum(metadata.num_rows for metadata in fragments))
 
 
 def row_splits(dataset: LanceDataset, columns: Sequence[str], rows_per_split: int) -> Iterator[Split]:
@@ -94,8 +94,8 @@ def row_splits(dataset: LanceDataset, columns: Sequence[str], rows_per_split: in
     :param columns: top-level columns that are read.
     """
     fields = fields_of(dataset.lance_schema, columns)
-    for one in live_fragments(dataset):
-        yield from range_splits(dataset, one, fields, [(0, one.physical_rows)], rows_per_split)
+    for metadata in live_fragments(dataset):
+        yield from range_splits(dataset, metadata, fields, [(0, metadata.physical_rows)], rows_per_split)
 
 
 def range_splits(
@@ -119,7 +119,7 @@ def range_splits(
 
 def live_fragments(dataset: LanceDataset) -> list[Any]:
     """Descriptions of the fragments that have rows."""
-    return [one for fragment in dataset.get_fragments() if (one := fragment.metadata).num_rows]
+    return [metadata for fragment in dataset.get_fragments() if (metadata := fragment.metadata).num_rows]
 
 
 def _bytes_of(fragment: Any, fields: frozenset[int]) -> int:  # noqa: ANN401 - a FragmentMetadata
@@ -171,8 +171,8 @@ def live_places(fragment: Any) -> Places:  # noqa: ANN401 - a LanceFragment
     """Places of the rows that are not deleted, in their order."""
     import numpy as np
 
-    found = [_places(batch) for batch in fragment.scanner(columns=[], with_row_address=True).to_batches()]
-    return np.concatenate(found) if found else np.empty(0, np.uint32)
+    places = [_places(batch) for batch in fragment.scanner(columns=[], with_row_address=True).to_batches()]
+    return np.concatenate(places) if places else np.empty(0, np.uint32)
 
 
 def _places(batch: pa.RecordBatch) -> Places:

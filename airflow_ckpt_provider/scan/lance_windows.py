@@ -63,8 +63,8 @@ def _matching(fragment: Any, row_filter: str, size: int, settings: dict[str, Any
         wanted = matching[at:stop]
         limit = int(numbers[stop - 1]) - first + 1
         for batch in fragment.scanner(offset=first, limit=limit, with_row_address=True, **settings).to_batches():
-            found = np.isin(batch.column(_ADDRESS).to_numpy(), wanted, assume_unique=True)
-            kept = batch.drop_columns([_ADDRESS]).filter(pa.array(found))
+            is_wanted = np.isin(batch.column(_ADDRESS).to_numpy(), wanted, assume_unique=True)
+            kept = batch.drop_columns([_ADDRESS]).filter(pa.array(is_wanted))
             if kept.num_rows:
                 yield kept
         at = stop
@@ -75,5 +75,5 @@ def _addresses(fragment: Any, row_filter: str | None) -> Places:  # noqa: ANN401
     import numpy as np
 
     batches = fragment.scanner(columns=[], filter=row_filter, with_row_address=True).to_batches()
-    found = [batch.column(_ADDRESS).to_numpy() for batch in batches]
-    return np.sort(np.concatenate(found)) if found else np.empty(0, np.uint64)
+    addresses = [batch.column(_ADDRESS).to_numpy() for batch in batches]
+    return np.sort(np.concatenate(addresses)) if addresses else np.empty(0, np.uint64)

@@ -32,8 +32,8 @@ def listed_sizes(store: ObjectStore, names: Sequence[str]) -> dict[str, int]:
     if _lists_from_a_name(store):
         parts = [part for folder in _by_folder(names) if len(folder) >= _WORTH for part in _parts(folder)]
         with ThreadPoolExecutor(_LISTS) as pool:
-            for found in pool.map(lambda part: _listed(store, part), parts):
-                sizes |= found
+            for part_sizes in pool.map(lambda part: _listed(store, part), parts):
+                sizes |= part_sizes
     return sizes
 
 
@@ -61,13 +61,13 @@ def _listed(store: ObjectStore, part: Sequence[str]) -> dict[str, int]:
     import obstore
 
     wanted, last = set(part), part[-1]
-    found: dict[str, int] = {}
+    listed: dict[str, int] = {}
     folder = part[0].rpartition("/")[0]
     for chunk in obstore.list(store, folder or None, offset=part[0][:-1], chunk_size=_REPLY):
-        found |= {one["path"]: one["size"] for one in chunk if one["path"] in wanted}
+        listed |= {entry["path"]: entry["size"] for entry in chunk if entry["path"] in wanted}
         if not chunk or chunk[-1]["path"] >= last:
             break
-    return found
+    return listed
 
 
 class RemoteFile(io.RawIOBase):

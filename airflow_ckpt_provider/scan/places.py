@@ -18,8 +18,8 @@ def folders_of(metadata: TableMetadata) -> frozenset[str]:
 
 def folders_at(location: str, properties: Mapping[str, str]) -> frozenset[str]:
     """The same, by the table's location and its properties."""
-    own = (properties.get(name) for name in ("write.data.path", "write.metadata.path"))
-    return frozenset([location.rstrip("/"), *(path.rstrip("/") for path in own if path)])
+    configured = (properties.get(name) for name in ("write.data.path", "write.metadata.path"))
+    return frozenset([location.rstrip("/"), *(path.rstrip("/") for path in configured if path)])
 
 
 def is_below(path: str, folders: Collection[str]) -> bool:

@@ -41,11 +41,11 @@ class Projection:
 
         columns = []
         for field, arrow in zip(self._want.fields, self._schema, strict=True):
-            own = self._have.get(field.field_id)
-            if own is None:
+            stored = self._have.get(field.field_id)
+            if stored is None:
                 columns.append(self._missing(field, arrow.type, batch.num_rows))
             else:
-                columns.append(self._project(batch.column(own.name), own.field_type, field.field_type, arrow.type))
+                columns.append(self._project(batch.column(stored.name), stored.field_type, field.field_type, arrow.type))
         if not columns:
             raise UnsupportedTableError(f"{self._path} is read without any column.")
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)

@@ -1,8 +1,8 @@
 """Where rows went when others compacted a dataset, so that what was computed of them is not computed again.
 
 A compaction says which fragments it read and which it wrote: the live rows of the old ones stand in the new ones, in their order.
-Followed from version to version, each row of a new fragment is a row of a range that was read before, or of nobody. Whatever
-cannot be followed, because a version was cleaned up, is of nobody.
+Followed from version to version, each row of a new fragment is a row of a range that a split has read before, or one that no
+split has read. Rows that cannot be followed, because a version was cleaned up, count as not read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 #: Pieces that a plan holds of one fragment, some 50 bytes each before they are compressed; where scattered deletes have made more
-#: of it, its rows are of nobody.
+#: of it, its rows count as not read.
 _MOST_PIECES = 200_000
 
 
@@ -91,14 +91,14 @@ def ranges_of(
     before = {split.id: split for split in plan.splits if split.task == READ}
     known = moved_in(plan)
     of_plan = {Rows.from_json(split.read).content for split in before.values()}
-    there = {content_of(one, fields): one for one in live_fragments(dataset)}
-    strange = there.keys() - of_plan - known.keys()
-    if strange and plan.base is not None:
+    live = {content_of(fragment, fields): fragment for fragment in live_fragments(dataset)}
+    new = live.keys() - of_plan - known.keys()
+    if new and plan.base is not None:
         followed = _followed(dataset, plan, fields, known, before, is_staged)
-        known |= {of: pieces for of, pieces in followed.items() if of in strange}
-    moved = {of: known[of] for of in there if of in known}
+        known |= {of: pieces for of, pieces in followed.items() if of in new}
+    moved = {of: known[of] for of in live if of in known}
     splits: dict[str, Split] = {}
-    for of, fragment in there.items():
+    for of, fragment in live.items():
         runs = list(_unread(moved[of])) if of in moved else [(0, fragment.physical_rows)]
         for split in as_named(range_splits(dataset, fragment, fields, runs, rows_per_split), plan).values():
             # What is not staged is read as it is now: without rows that are deleted, at a version that is there.
@@ -123,38 +123,38 @@ def _followed(
     for rows in sorted(ids, key=lambda rows: rows.start):
         read.setdefault(rows.content, []).append(rows)
     try:
-        there = live_fragments(dataset.checkout_version(base))
+        planned = live_fragments(dataset.checkout_version(base))
     except (OSError, ValueError):
         return {}
     pieces: dict[int, Sequence[MovedRows]] = {}
-    for one in there:
-        of = content_of(one, fields)
+    for fragment in planned:
+        of = content_of(fragment, fields)
         staged = [MovedRows(ids[rows] if is_staged(ids[rows]) else "", rows.start, rows.stop) for rows in read.get(of, ())]
-        pieces[one.id] = _filled(known[of], staged) if of in known else staged
-    found = follow(dataset, base, pieces, fields)
-    return {content_of(one, fields): list(found[one.id]) for one in live_fragments(dataset) if one.id in found}
+        pieces[fragment.id] = _filled(known[of], staged) if of in known else staged
+    now = follow(dataset, base, pieces, fields)
+    return {content_of(fragment, fields): list(now[fragment.id]) for fragment in live_fragments(dataset) if fragment.id in now}
 
 
 def _filled(pieces: Sequence[MovedRows], staged: Iterable[MovedRows]) -> list[MovedRows]:
-    """The pieces of a fragment, with those of nobody that were read since."""
-    own = {piece.start: piece for piece in staged if piece.split}
-    found: list[MovedRows] = []
+    """The pieces of a fragment; those that no split had read are cut where splits have read them since."""
+    read_since = {piece.start: piece for piece in staged if piece.split}
+    filled: list[MovedRows] = []
     at = 0
     for piece in pieces:
         end = at + piece.rows
         while not piece.split and at < end:
-            one = own.get(at)
-            stop = one.stop if one is not None else min([start for start in own if at < start < end], default=end)
-            _add(found, one if one is not None else MovedRows("", at, stop))
+            read = read_since.get(at)
+            stop = read.stop if read is not None else min([start for start in read_since if at < start < end], default=end)
+            _add(filled, read if read is not None else MovedRows("", at, stop))
             at = stop
         if piece.split:
-            _add(found, piece)
+            _add(filled, piece)
         at = end
-    return found
+    return filled
 
 
 def _unread(pieces: Sequence[MovedRows]) -> Iterator[tuple[int, int]]:
-    """Places of the rows that nobody has read."""
+    """Places of the rows that no split has read."""
     at = 0
     for piece in pieces:
         if not piece.split:
@@ -167,19 +167,19 @@ def kept(pieces: Sequence[MovedRows], runs: Iterable[tuple[int, int]]) -> list[M
 
     :param runs: from a number up to another, in their order.
     """
-    found: list[MovedRows] = []
+    cut: list[MovedRows] = []
     at = first = 0
     for start, stop in runs:
         while at < len(pieces) and first < stop:
             piece = pieces[at]
             low, high = max(start, first), min(stop, first + piece.rows)
             if low < high:
-                _add(found, MovedRows(piece.split, piece.start + low - first, piece.start + high - first))
+                _add(cut, MovedRows(piece.split, piece.start + low - first, piece.start + high - first))
             if first + piece.rows > stop:
                 break
             first += piece.rows
             at += 1
-    return found
+    return cut
 
 
 def dealt(pieces: Sequence[MovedRows], sizes: Iterable[int]) -> Iterator[list[MovedRows]]:
@@ -192,7 +192,7 @@ def dealt(pieces: Sequence[MovedRows], sizes: Iterable[int]) -> Iterator[list[Mo
 
 def _add(pieces: list[MovedRows], piece: MovedRows) -> None:
     if pieces and pieces[-1].split == piece.split and (not piece.split or pieces[-1].stop == piece.start):
-        # Of rows that nobody has read it does not matter where they stood.
+        # Of rows that no split has read it does not matter where they stood.
         pieces[-1] = pieces[-1]._replace(stop=pieces[-1].stop + piece.rows)
     else:
         pieces.append(piece)
@@ -206,20 +206,20 @@ def follow(
     :param base: the version that ``pieces`` are of.
     :param fields: ids of the columns that were read.
     """
-    found = dict(pieces)
+    followed = dict(pieces)
     try:
         for version in range(base + 1, dataset.version + 1):
-            _step(dataset, version, found, fields)
+            _step(dataset, version, followed, fields)
     except (OSError, ValueError) as error:
         _log.info(
             "What others did to %s between its versions %s and %s cannot be told: %s", dataset.uri, base, dataset.version, error
         )
         return {}
-    return found
+    return followed
 
 
-def _step(dataset: LanceDataset, version: int, found: dict[int, Sequence[MovedRows]], fields: frozenset[int]) -> None:
-    """From the version before to this one."""
+def _step(dataset: LanceDataset, version: int, pieces: dict[int, Sequence[MovedRows]], fields: frozenset[int]) -> None:
+    """Bring the pieces of fragments from the version before to this one."""
     transaction = transaction_of(dataset, version)
     operation: Any = None if transaction is None else transaction.operation
     name = type(operation).__name__
@@ -228,18 +228,18 @@ def _step(dataset: LanceDataset, version: int, found: dict[int, Sequence[MovedRo
     before, after = (_fragments(dataset, number) for number in (version - 1, version))
     if name == "Rewrite":
         for group in operation.groups:
-            _move(dataset.checkout_version(version - 1), group, found)
+            _move(dataset.checkout_version(version - 1), group, pieces)
         return
-    for one in list(found):
-        if one not in after or one not in before or content_of(before[one], fields) != content_of(after[one], fields):
-            del found[one]
+    for number in list(pieces):
+        if number not in after or number not in before or content_of(before[number], fields) != content_of(after[number], fields):
+            del pieces[number]
 
 
-def _move(before: LanceDataset, group: Any, found: dict[int, Sequence[MovedRows]]) -> None:  # noqa: ANN401 - a RewriteGroup
+def _move(before: LanceDataset, group: Any, of_fragments: dict[int, Sequence[MovedRows]]) -> None:  # noqa: ANN401 - a RewriteGroup
     """What was in the old fragments of a compaction is in the new ones."""
     moved: list[MovedRows] = []
     for old in group.old_fragments:
-        pieces = found.pop(old.id, None) or [MovedRows("", 0, old.physical_rows)]
+        pieces = of_fragments.pop(old.id, None) or [MovedRows("", 0, old.physical_rows)]
         for piece in kept(pieces, _live(before.get_fragment(old.id), old.physical_rows)):
             _add(moved, piece)
     if sum(piece.rows for piece in moved) != sum(new.physical_rows for new in group.new_fragments):
@@ -251,7 +251,7 @@ def _move(before: LanceDataset, group: Any, found: dict[int, Sequence[MovedRows]
                 new.id, before.uri, f"{len(pieces):,}",
             )  # fmt: skip
         elif any(piece.split for piece in pieces):
-            found[new.id] = pieces
+            of_fragments[new.id] = pieces
 
 
 def _live(fragment: Any, rows: int) -> list[tuple[int, int]]:  # noqa: ANN401 - a LanceFragment
@@ -270,4 +270,4 @@ def _live(fragment: Any, rows: int) -> list[tuple[int, int]]:  # noqa: ANN401 - 
 
 
 def _fragments(dataset: LanceDataset, version: int) -> dict[int, Any]:
-    return {one.id: one for one in live_fragments(dataset.checkout_version(version))}
+    return {fragment.id: fragment for fragment in live_fragments(dataset.checkout_version(version))}

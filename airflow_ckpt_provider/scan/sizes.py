@@ -52,8 +52,8 @@ def file_sizes(io: FileIO, paths: Sequence[str]) -> list[int | None]:
         chunks = [indexes[start : start + most] for start in range(0, len(indexes), most)]
         with ThreadPoolExecutor(calls) as pool:
             answers = pool.map(lambda chunk: list(_sizes(io, [paths[index] for index in chunk])), chunks)
-            for chunk, found in zip(chunks, answers, strict=True):
-                for index, size in zip(chunk, found, strict=True):
+            for chunk, chunk_sizes in zip(chunks, answers, strict=True):
+                for index, size in zip(chunk, chunk_sizes, strict=True):
                     sizes[index] = size
     return sizes
 
@@ -63,8 +63,8 @@ def _sizes(io: FileIO, paths: Sequence[str]) -> Iterator[int | None]:
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     if not isinstance(io, PyArrowFileIO):
-        for one in map(io.new_input, paths):
-            yield len(one) if one.exists() else None
+        for file in map(io.new_input, paths):
+            yield len(file) if file.exists() else None
         return
     # All paths of one place are parsed alike: what is cut off the first is cut off all, which saves most of the time.
     scheme, netloc, plain = io.parse_location(paths[0], io.properties)
@@ -93,8 +93,8 @@ def _listed(properties: Mapping[str, object], place: str, paths: Sequence[str]) 
         # Whatever is wrong with it, the look at each file is the better answer than many tries.
         tries: Any = {"max_retries": 1, "retry_timeout": timedelta(seconds=10)}
         store = S3Store(bucket, client_options={"allow_http": plain}, retry_config=tries, **options)  # type: ignore[arg-type]
-        found = listed_sizes(store, [path.removeprefix(start) for path in paths])
+        known = listed_sizes(store, [path.removeprefix(start) for path in paths])
     except (BaseError, OSError, ValueError):
         # Not allowed, or not understood: the look at each file tells.
         return {}
-    return {f"{start}{name}": size for name, size in found.items()}
+    return {f"{start}{name}": size for name, size in known.items()}

@@ -98,16 +98,16 @@ class CheckpointSensor(BaseSensorOperator):
         self.log.info("Reached: %s.", self.until)
 
     def _reached(self, context: Context) -> bool:
-        own = OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table, self.branch)
-        found, is_list = pointers(self.checkpoint)
+        connections = OwnConnections.said_by(self)
+        given, is_list = pointers(self.checkpoint)
         # As in the commit: a sensor that is mapped itself waits for one instance in each of its own.
         if is_list or context["ti"].map_index in {None, -1}:
-            require_whole(found)
-        waiting = [pointer for pointer in found if not reached(pointer, State(self.until), own)]
+            require_whole(given)
+        waiting = [pointer for pointer in given if not reached(pointer, State(self.until), connections)]
         if waiting:
             first = waiting[0]
             key = first if isinstance(first, str) else first["idempotence_key"]
-            self.log.info("%d of %d checkpoint(s) not %s yet, among them key %s.", len(waiting), len(found), self.until, key)
+            self.log.info("%d of %d checkpoint(s) not %s yet, among them key %s.", len(waiting), len(given), self.until, key)
         else:
             self.log.info("Reached: %s.", self.until)
         return not waiting

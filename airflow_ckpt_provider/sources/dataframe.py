@@ -163,8 +163,8 @@ class SparkDataFrame:
     def require_once(self, plan: Plan, options: Mapping[str, str]) -> None:
         """Refuse a bucket that is computed twice, or not at all in the last round; see ``AccountingSource``."""
         del options
-        own = [split for split in plan.splits if split.task == READ]
-        reads = [(part_of(split.read.get("round", 0), int), part_of(split.read["bucket"], int)) for split in own]
+        of_source = [split for split in plan.splits if split.task == READ]
+        reads = [(part_of(split.read.get("round", 0), int), part_of(split.read["bucket"], int)) for split in of_source]
         last = max((number for number, _ in reads), default=0)
         every = {f"bucket {bucket} of round {last}" for bucket in range(self.buckets)}
         require_each_once((f"bucket {bucket} of round {number}" for number, bucket in reads), self.name, every)
@@ -223,15 +223,15 @@ class SparkDataFrame:
             return self.build
         module, _, attribute = self.build.partition(":")
         try:
-            found: Any = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
+            function: Any = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
         except (ImportError, AttributeError) as error:
             raise InvalidInputError(
                 f"SparkDataFrame({self.build!r}) cannot be imported: {error}. Put the module beside the DAG or install it on "
                 "the worker."
             ) from error
-        if not callable(found):
+        if not callable(function):
             raise InvalidInputError(f"SparkDataFrame({self.build!r}) is not a function.")
-        return found  # type: ignore[no-any-return]
+        return function  # type: ignore[no-any-return]
 
 
 class Buckets(Pinned, frozen=True, kw_only=True, omit_defaults=True, tag="dataframe"):

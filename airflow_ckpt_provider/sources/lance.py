@@ -108,7 +108,7 @@ class LanceDataset:
         dataset = place.open(version)
         made = made_at(dataset).isoformat()
         self._require_readable(dataset)
-        fragments = [(one.fragment_id, bytes_of(one.metadata)) for one in dataset.get_fragments()]
+        fragments = [(fragment.fragment_id, bytes_of(fragment.metadata)) for fragment in dataset.get_fragments()]
         splits = pack(fragments, self.max_split_bytes, f"The dataset {place.uri}")
         pinned = PinnedVersion(
             dataset=place.uri,
@@ -145,13 +145,13 @@ class LanceDataset:
     def require_once(self, plan: Plan, options: Mapping[str, str]) -> None:
         """Refuse fragments that are read twice, or not at all; see ``AccountingSource``."""
         reads = [LanceSplit.from_json(split.read) for split in plan.splits if split.task == READ]
-        there: set[str] | None = None
+        present: set[str] | None = None
         # What is staged of a version that was cleaned up since stays staged.
         with contextlib.suppress(InputChangedError):
             if reads:
                 dataset = Place(dataset_uri(self.uri), dict(options)).pinned(reads[0].version, reads[0].made_at)
-                there = {f"fragment {fragment.fragment_id}" for fragment in dataset.get_fragments()}
-        require_each_once((f"fragment {number}" for read in reads for number in read.fragments), self.uri, there)
+                present = {f"fragment {fragment.fragment_id}" for fragment in dataset.get_fragments()}
+        require_each_once((f"fragment {number}" for read in reads for number in read.fragments), self.uri, present)
 
     def news(self, plan: Plan, options: Mapping[str, str]) -> str | None:
         """Another version than the planned one; see ``ListableSource.news``."""

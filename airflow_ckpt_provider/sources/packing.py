@@ -53,10 +53,10 @@ def require_each_once(read: Iterable[str], what: str, all_of: Collection[str] | 
     :raises CorruptObjectError: naming one.
     """
     seen: set[str] = set()
-    for one in read:
-        if one in seen:
-            raise strange_plan(f"reads {escaped(one)} of {what} twice")
-        seen.add(one)
+    for unit in read:
+        if unit in seen:
+            raise strange_plan(f"reads {escaped(unit)} of {what} twice")
+        seen.add(unit)
     left = () if all_of is None else sorted(set(all_of) - seen)
     if left:
         raise strange_plan(f"leaves out {escaped(left[0])} of {what}")

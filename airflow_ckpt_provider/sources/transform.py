@@ -76,7 +76,7 @@ class Transform:
         import pyarrow as pa
 
         made = list(as_batches(self.function(batch.drop_columns([beside])), self.name))
-        rows = sum(one.num_rows for one in made)
+        rows = sum(part.num_rows for part in made)
         if rows != batch.num_rows:
             raise InvalidInputError(
                 f"The transform {self.name} returned {rows} rows for {batch.num_rows}. It computes columns, so it must return one "
@@ -125,14 +125,14 @@ def parse_name(name: str) -> tuple[str, str]:
 def _load(name: str) -> Callable[[pa.RecordBatch], Batches]:
     module, attribute = parse_name(name)
     try:
-        found: Any = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
+        function: Any = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
     except (ImportError, AttributeError) as error:
         raise InvalidInputError(
             f"transform={name!r} cannot be imported: {error}. Put the module beside the DAG or install it on the worker."
         ) from error
-    if not callable(found):
+    if not callable(function):
         raise InvalidInputError(f"transform={name!r} is not a function.")
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
 
 
 def _name(function: Any) -> str:  # noqa: ANN401 - any callable

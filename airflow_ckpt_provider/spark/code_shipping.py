@@ -72,7 +72,7 @@ def _loose_modules() -> list[ModuleType]:
     """Imported modules that come from a file and from no installed package: DAG files and what lies beside them."""
     paths = sysconfig.get_paths()
     installed = tuple({str(Path(paths[name]).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-    own = str(Path(airflow_ckpt_provider.__file__).resolve().parent) + os.sep
+    package = str(Path(airflow_ckpt_provider.__file__).resolve().parent) + os.sep
     loose = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -80,6 +80,6 @@ def _loose_modules() -> list[ModuleType]:
         if not file or name == "__main__" or getattr(module, "__name__", None) != name:
             continue
         path = str(Path(file).resolve())
-        if not path.startswith((*installed, own)) and "site-packages" not in path and "dist-packages" not in path:
+        if not path.startswith((*installed, package)) and "site-packages" not in path and "dist-packages" not in path:
             loose.append(module)
     return loose

@@ -27,9 +27,9 @@ def error_summary(problem: BaseException) -> str:
     lines = str(problem).splitlines()
     starts = [n for n, line in enumerate(lines) if "Traceback (most recent call last)" in line]
     if starts:
-        found = _python_error(lines[starts[-1] + 1 :])
-        if found:
-            return found
+        summary = _python_error(lines[starts[-1] + 1 :])
+        if summary:
+            return summary
     said = (line.strip(": ") for line in lines if not line.startswith("An error occurred while calling"))
     return next((line for line in said if line), type(problem).__name__)
 

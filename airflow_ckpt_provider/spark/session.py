@@ -145,17 +145,17 @@ def _open(target: SparkTarget, name: str, starting: Starting) -> tuple[SparkSess
 def _defaults(target: SparkTarget) -> dict[str, str]:
     """Spark settings that the user may override."""
     # What its user interface and event log show as redacted; Spark's own pattern leaves out the keys of Azure and Google.
-    found = {"spark.ui.showConsoleProgress": "false", "spark.redaction.regex": REDACTED}
+    settings = {"spark.ui.showConsoleProgress": "false", "spark.redaction.regex": REDACTED}
     if target.on_this_machine:
         # Nothing outside this machine talks to the driver; a host name that resolves elsewhere must not stop it.
-        found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if target.in_process:
-        found["spark.ui.enabled"] = "false"
+        settings["spark.ui.enabled"] = "false"
         if not {"SPARK_HOME", "SPARK_CONF_DIR"} & os.environ.keys():
             # Only where no administrator has set up logging.
             logging_conf = Path(__file__).with_name("log4j2.properties").as_uri()
-            found["spark.driver.defaultJavaOptions"] = f"-Dlog4j2.configurationFile={logging_conf}"
-    return found
+            settings["spark.driver.defaultJavaOptions"] = f"-Dlog4j2.configurationFile={logging_conf}"
+    return settings
 
 
 @contextlib.contextmanager

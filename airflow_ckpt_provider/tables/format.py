@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.tables.mode import mode_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,7 +41,6 @@ class TableFormat:
     :param what_deletes: what an error says of whatever deletes staged files.
     :param connection: kind of the Airflow connection that opens its tables: ``iceberg``, or ``checkpoint`` for storage alone.
     :param modes: by their names.
-    :param mode: the one that does what a name and parameters ask.
     :param open: a table, from its name, its branch, and what its connection gives: a catalog, or storage options.
     :param named: the name that checkpoints have for a table, from what a user calls it; None if it cannot be one.
     :param refusal: what helps with an answer to a commit that no second try changes; None if another try may be answered otherwise.
@@ -51,10 +51,13 @@ class TableFormat:
     what_deletes: str
     connection: str
     modes: Mapping[str, type[Mode]]
-    mode: Callable[[str, JsonObject], type[Mode]]
     open: Callable[[str, str, object], Table]
     named: Callable[[str], str | None]
     refusal: Callable[[Exception], str | None]
+
+    def mode(self, name: str, parameters: JsonObject) -> type[Mode]:
+        """The mode that does what a name and parameters ask; see ``mode_of``."""
+        return mode_of(self.modes, name, parameters)
 
     @property
     def parameters(self) -> dict[str, type[ModeParameters]]:
@@ -70,10 +73,32 @@ def format_of(name: str) -> TableFormat:
     """
     if name not in _MODULES:
         raise InvalidInputError(f"There is no table format {name!r}; there are {', '.join(_MODULES)}.")
-    found: TableFormat = importlib.import_module(_MODULES[name]).FORMAT
-    return found
+    table_format: TableFormat = importlib.import_module(_MODULES[name]).FORMAT
+    return table_format
 
 
 def mode_type(header: Header) -> type[Mode]:
     """The mode that a header names, in the format of its table."""
     return format_of(header.table.format).mode(header.mode, header.parameters)
+
+
+def storage_options(opened: object) -> dict[str, str]:
+    """What the connection of a table gives that is opened with storage options.
+
+    :raises TypeError: if that is something else.
+    """
+    if not isinstance(opened, dict):
+        raise TypeError(f"A table in a storage is opened with storage options, and this is {type(opened).__name__}.")
+    return opened
+
+
+def named_by(name_of: Callable[[str], str]) -> Callable[[str], str | None]:
+    """``TableFormat.named`` of a format whose tables have the names that a function makes of URIs, refusing what is none."""
+
+    def named(uri: str) -> str | None:
+        try:
+            return name_of(uri)
+        except InvalidInputError:
+            return None
+
+    return named

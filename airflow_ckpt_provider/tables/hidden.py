@@ -58,7 +58,7 @@ def _struct_filled(column: pa.Array, kind: pa.StructType) -> pa.Array:
     import pyarrow as pa
 
     members = [column.field(number) for number in range(column.type.num_fields)]
-    filled = [hidden_filled(one, kind.field(number)) for number, one in enumerate(members)]
+    filled = [hidden_filled(member, kind.field(number)) for number, member in enumerate(members)]
     if all(new is old for new, old in zip(filled, members, strict=True)):
         return column
     missing = column.is_null() if column.null_count else None

@@ -62,9 +62,9 @@ class MissingColumns:
         for batch in batches:
             if batch.num_rows and (known is None or not batch.schema.equals(known)):
                 known = batch.schema
-                found = lacking(known, want)
-                self.require(found, "Rows of a split")
-                missing.update(found)
+                absent = lacking(known, want)
+                self.require(absent, "Rows of a split")
+                missing.update(absent)
             yield batch
 
     def _refusals(self, name: str) -> list[str]:
@@ -75,7 +75,11 @@ class MissingColumns:
             return [f"column {key!r}, an upsert key" for key in keys]
         if self.when == "null":
             return []
-        placing = [f"column {own!r}, a {what}" for own, what in self.placing.items() if own == name or own.startswith(f"{name}.")]
+        placing = [
+            f"column {column!r}, a {what}"
+            for column, what in self.placing.items()
+            if column == name or column.startswith(f"{name}.")
+        ]
         return placing or ([f"column {name!r}"] if self.when == "fail" else [])
 
 
@@ -84,9 +88,9 @@ def lacking(have: pa.Schema, want: pa.Schema) -> list[str]:
 
     Required ones are errors of another kind, whatever is allowed.
     """
-    there = set(have.names)
-    found = [column.name for column in want if column.nullable and column.name not in there]
-    return found + [
+    names = set(have.names)
+    absent = [column.name for column in want if column.nullable and column.name not in names]
+    return absent + [
         path
         for column in want
         if have.names.count(column.name) == 1

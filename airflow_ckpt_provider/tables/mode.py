@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 
 from airflow_ckpt_provider.checkpoint.anew import staged_anew
+from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.tables.parameters import ModeParameters, told
 
 if TYPE_CHECKING:
@@ -57,6 +58,12 @@ class Mode(ABC):
 
     def __init__(self, parameters: JsonObject) -> None:
         self.parameters = told(type(self).Parameters, parameters)
+
+    @classmethod
+    def asked_by(cls, parameters: JsonObject) -> type[Mode]:
+        """This mode, or the one that its parameters make of it: an overwrite with a filter is another than one of all rows."""
+        del parameters
+        return cls
 
     def validate(self) -> None:  # noqa: B027 - most modes have nothing to refuse
         """Refuse what cannot work on this table, before anything is read or recorded.
@@ -116,3 +123,17 @@ class Mode(ABC):
     @abstractmethod
     def changes_nothing(cls, writes: Sequence[SealedWrite]) -> bool:
         """Whether a commit of these would add nothing and remove nothing, so that there is nothing to commit."""
+
+
+AnyMode = TypeVar("AnyMode", bound=Mode)
+
+
+def mode_of(modes: Mapping[str, type[AnyMode]], name: str, parameters: JsonObject) -> type[AnyMode]:
+    """The mode that does what a name and parameters ask.
+
+    :param modes: of a table format, by their names.
+    :raises InvalidInputError: if there is none of that name.
+    """
+    if name not in modes:
+        raise InvalidInputError(f"mode={name!r}: the modes are {', '.join(modes)}.")
+    return cast("type[AnyMode]", modes[name].asked_by(parameters))

@@ -94,14 +94,14 @@ def require_work_once(work: Iterable[object], header: Header) -> None:
     :raises CorruptObjectError: naming the key.
     """
     seen: set[object] = set()
-    for one in work:
-        if one in seen:
+    for task in work:
+        if task in seen:
             raise CorruptObjectError(
                 f"The sealed plan of the key {header.key!r} in the checkpoint store lists one piece of work for "
                 f"{header.table.identifier} twice. The store was altered; nothing was changed. Redo the write: "
                 f"{how_to_restart(header)}."
             )
-        seen.add(one)
+        seen.add(task)
 
 
 def not_own(path: str, folders: Collection[str], header: Header) -> CorruptObjectError:

@@ -60,17 +60,17 @@ def told(kind: type[P], parameters: JsonObject, mode: str = "") -> P:
     """
     this = f"mode={mode!r}" if mode else "The mode"
     fields = fields_of(kind)
-    strange = sorted(parameters.keys() - fields.keys())
-    if strange:
-        raise InvalidInputError(f"{this} does not take {', '.join(strange)}.")
+    unknown = sorted(parameters.keys() - fields.keys())
+    if unknown:
+        raise InvalidInputError(f"{this} does not take {', '.join(unknown)}.")
     missing = [(name, field) for name, field in fields.items() if field.required and not parameters.get(name)]
     for name, field in missing:
         raise InvalidInputError(f"{this} needs {name}: {description_of(field)}.")
-    found = msgspec.convert({name: plain(fields[name], value) for name, value in parameters.items()}, kind)
-    problem = found.problem()
+    parameters_told = msgspec.convert({name: plain(fields[name], value) for name, value in parameters.items()}, kind)
+    problem = parameters_told.problem()
     if problem is not None:
         raise InvalidInputError(problem)
-    return found
+    return parameters_told
 
 
 def given(modes: Mapping[str, type[ModeParameters]], mode: str, values: Mapping[str, object]) -> JsonObject:
@@ -83,13 +83,13 @@ def given(modes: Mapping[str, type[ModeParameters]], mode: str, values: Mapping[
     if mode not in modes:
         raise InvalidInputError(f"mode={mode!r}: the modes are {', '.join(modes)}.")
     fields = {name: field for kind in modes.values() for name, field in fields_of(kind).items()}
-    found = {name: plain(fields[name], value) for name, value in values.items() if value is not None}
-    for name in found:
+    chosen = {name: plain(fields[name], value) for name, value in values.items() if value is not None}
+    for name in chosen:
         if name not in fields_of(modes[mode]):
             takes = next(other for other, kind in modes.items() if name in fields_of(kind))
             raise InvalidInputError(f"{name} belongs to mode={takes!r}; this is mode={mode!r}.")
-    told(modes[mode], found, mode)
-    return found
+    told(modes[mode], chosen, mode)
+    return chosen
 
 
 def plain(field: inspect.Field, value: object) -> object:
@@ -100,7 +100,7 @@ def plain(field: inspect.Field, value: object) -> object:
     name, kind = field.name, _bare(field.type)
     if isinstance(kind, inspect.LiteralType):
         # msgspec sorts them; what is done if nothing is said comes first.
-        return _choice(name, value, sorted(kind.values, key=lambda one: one != field.default))
+        return _choice(name, value, sorted(kind.values, key=lambda choice: choice != field.default))
     if isinstance(kind, inspect.ListType):
         return _names(name, value)
     if isinstance(kind, inspect.BoolType):
@@ -123,7 +123,7 @@ def _bare(kind: inspect.Type) -> inspect.Type:
 
 
 def _present(kind: inspect.UnionType) -> Iterator[inspect.Type]:
-    return (one for one in kind.types if not isinstance(one, inspect.NoneType))
+    return (member for member in kind.types if not isinstance(member, inspect.NoneType))
 
 
 def _choice(name: str, value: object, values: Sequence[object]) -> object:

@@ -52,14 +52,14 @@ def require_watermarks(watermark_of: Callable[[str], JsonObject | None], sealed:
     :param watermark_of: how far a consumer has read, as the table shows it.
     :raises TableMovedError: if another run has committed a part of it meanwhile.
     """
-    for one, watermark in watermarks_in(sealed):
+    for write, watermark in watermarks_in(sealed):
         shown = watermark_of(watermark.consumer)
         if shown != watermark.begin:
             raise TableMovedError(
-                f"The write of the key {one.header.key!r} has read its source from {watermark_text(watermark.begin)} on, but "
-                f"{one.header.table.identifier} has its rows up to {watermark_text(shown)} by now: another run of the task "
-                f"{one.header.origin.task_id!r} committed in between. Nothing was committed. To read what is "
-                f"left: {how_to_restart(one.header)}. Set max_active_runs=1 to keep runs apart."
+                f"The write of the key {write.header.key!r} has read its source from {watermark_text(watermark.begin)} on, but "
+                f"{write.header.table.identifier} has its rows up to {watermark_text(shown)} by now: another run of the task "
+                f"{write.header.origin.task_id!r} committed in between. Nothing was committed. To read what is "
+                f"left: {how_to_restart(write.header)}. Set max_active_runs=1 to keep runs apart."
             )
 
 
@@ -87,17 +87,17 @@ def watermarks_in(sealed: Sequence[SealedWrite]) -> Iterator[tuple[SealedWrite, 
     :raises CorruptObjectError: if a plan has a watermark of another task or source than its header says, or none where it must have
         one: the next increment of that task would be left out, or be there twice (I15).
     """
-    for one in sealed:
-        if one.header.replaces is not None:
+    for write in sealed:
+        if write.header.replaces is not None:
             continue
-        followed, increment = one.header.source.get(FOLLOWED), one.plan.increment
+        followed, increment = write.header.source.get(FOLLOWED), write.plan.increment
         if followed is None and increment is None:
             continue
-        told = None if followed is None else consumer_of(one.header.origin, str(followed))
+        told = None if followed is None else consumer_of(write.header.origin, str(followed))
         if increment is None or increment.consumer != told:
             raise CorruptObjectError(
-                f"The plan of the key {one.header.key!r} in the checkpoint store does not say how far the task "
-                f"{one.header.origin.task_id!r} has read {followed or 'a source: it reads no increments'}. The store was altered; "
-                f"nothing was changed. Redo the write: {how_to_restart(one.header)}."
+                f"The plan of the key {write.header.key!r} in the checkpoint store does not say how far the task "
+                f"{write.header.origin.task_id!r} has read {followed or 'a source: it reads no increments'}. The store was "
+                f"altered; nothing was changed. Redo the write: {how_to_restart(write.header)}."
             )
-        yield one, increment
+        yield write, increment

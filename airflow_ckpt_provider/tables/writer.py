@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Split, Staged, StagedFile
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Pinned, Split, Staged, StagedFile
 
 
 class Written(NamedTuple):
@@ -22,7 +22,7 @@ class Written(NamedTuple):
     manifest: JsonObject | None
     replaces: tuple[str, ...] = ()
     counts: Mapping[str, int] = MappingProxyType({})
-    scratch: JsonObject | None = None
+    intermediate: Pinned | None = None
 
 
 class Writer(Protocol):

@@ -26,5 +26,5 @@ class WrittenFiles:
 
     def of(self, *owners: Owner) -> list[StagedFile]:
         """Files of these owners, by their paths."""
-        found = {path: file for owner in owners for path, file in self._files.get(owner, {}).items()}
-        return [found[path] for path in sorted(found)]
+        files = {path: file for owner in owners for path, file in self._files.get(owner, {}).items()}
+        return [files[path] for path in sorted(files)]

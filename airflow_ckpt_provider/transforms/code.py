@@ -100,9 +100,9 @@ class CodeForms:
         kind = type(value)
         if kind not in self._dropped:
             cached = {
-                at for one in kind.__mro__ for at, member in vars(one).items() if isinstance(member, functools.cached_property)
+                at for base in kind.__mro__ for at, member in vars(base).items() if isinstance(member, functools.cached_property)
             }
-            owners = {id(one) for one in kind.__mro__}
+            owners = {id(base) for base in kind.__mro__}
             self._dropped[kind] = cached | {at for owner, at in self._settled if owner in owners}
         return name not in self._dropped[kind] and (id(value), name) not in self._settled
 
@@ -290,12 +290,12 @@ class CodeForms:
 def _annotations(kind: type) -> dict[str, str]:
     """Annotations of a class in their order, as texts without the names of modules."""
     try:
-        found = inspect.get_annotations(kind)
+        said_of = inspect.get_annotations(kind)
     except Exception:  # noqa: BLE001 - names that are not there, in versions of Python that look at annotations late
         return {}
     return {
         name: said if isinstance(said, str) else said.__qualname__ if isinstance(said, type) else repr(said).rpartition(".")[2]
-        for name, said in found.items()
+        for name, said in said_of.items()
     }
 
 

@@ -140,13 +140,13 @@ class _Look:
                     frames[-1].take(done, alone=False)
                 continue
             except UnstableError as error:
-                self._note([*way, *(one.label for one in frames)], error)
+                self._note([*way, *(open_frame.label for open_frame in frames)], error)
                 frame.form = iter(())
                 continue
             if not isinstance(part, Held):
                 frame.add(part)
             elif part.alone:
-                frame.take(self._alone(part, [*way, *(one.label for one in frames)]), alone=True)
+                frame.take(self._alone(part, [*way, *(open_frame.label for open_frame in frames)]), alone=True)
             else:
                 ready = self._begin(part.label, part.value, frames, way)
                 if ready is not None:
@@ -187,7 +187,7 @@ class _Look:
         try:
             form = self._form(value)
         except UnstableError as error:
-            self._note([*way, *(one.label for one in frames), label], error)
+            self._note([*way, *(open_frame.label for open_frame in frames), label], error)
             return b"unstable"
         self._open[key] = len(self._open)
         frames.append(_Frame(label, value, form))
@@ -220,5 +220,5 @@ class _Look:
 
 def _is_bulk(value: Any) -> bool:  # noqa: ANN401 - any value
     """Whether a value has buffers, and nothing of Python's in them."""
-    own = type(value).__module__.partition(".")[0] in {"numpy", "pyarrow"} and hasattr(value, "nbytes")
-    return own and not getattr(getattr(value, "dtype", None), "hasobject", False)
+    of_library = type(value).__module__.partition(".")[0] in {"numpy", "pyarrow"} and hasattr(value, "nbytes")
+    return of_library and not getattr(getattr(value, "dtype", None), "hasobject", False)

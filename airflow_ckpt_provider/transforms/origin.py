@@ -131,10 +131,10 @@ def _version(top: str, place: str) -> str:
     except importlib.metadata.PackageNotFoundError:
         pass
     names = dict.fromkeys(_distributions().get(top, ()))
-    found = [importlib.metadata.distribution(name) for name in sorted(names)]
-    if len(found) > 1:
-        found = [one for one in found if _has(one, place)] or found
-    return ", ".join(f"{one.metadata['Name']} {one.version}" for one in found) or top
+    distributions = [importlib.metadata.distribution(name) for name in sorted(names)]
+    if len(distributions) > 1:
+        distributions = [distribution for distribution in distributions if _has(distribution, place)] or distributions
+    return ", ".join(f"{distribution.metadata['Name']} {distribution.version}" for distribution in distributions) or top
 
 
 @functools.cache

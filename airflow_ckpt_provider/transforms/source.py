@@ -129,7 +129,7 @@ def byte_code(code: CodeType, docstring: str | None) -> bytes:
 
 def changes(node: FunctionNode) -> set[Change]:
     """Names whose content the function changes."""
-    found = set()
+    changed = set()
     for part in ast.walk(node):
         change = None
         if isinstance(part, ast.Subscript | ast.Attribute) and not isinstance(part.ctx, ast.Load):
@@ -137,8 +137,8 @@ def changes(node: FunctionNode) -> set[Change]:
         elif isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr in _CHANGING:
             change = _change(part.func.value, by_call=True)
         if change is not None:
-            found.add(change)
-    return found
+            changed.add(change)
+    return changed
 
 
 def imports(node: FunctionNode) -> list[Import]:
@@ -148,12 +148,12 @@ def imports(node: FunctionNode) -> list[Import]:
         names = _chain(part)
         if names:
             chains.setdefault(names[0], set()).add(tuple(names[1:]))
-    found = []
+    imported = []
     for part in ast.walk(node):
         if isinstance(part, ast.ImportFrom):
             for alias in part.names:
                 used = chains.get(alias.asname or alias.name, {()})
-                found.append(
+                imported.append(
                     Import(
                         part.module or "",
                         part.level,
@@ -163,13 +163,13 @@ def imports(node: FunctionNode) -> list[Import]:
                 )
         elif isinstance(part, ast.Import):
             for alias in part.names:
-                own = tuple(alias.name.split(".")[1:])
+                submodules = tuple(alias.name.split(".")[1:])
                 if alias.asname is not None:
-                    used = {(*own, *chain) for chain in chains.get(alias.asname, ())}
+                    used = {(*submodules, *chain) for chain in chains.get(alias.asname, ())}
                 else:
                     used = chains.get(alias.name.partition(".")[0], set())
-                found.append(Import(alias.name, 0, of_package=True, chains=tuple(sorted(used))))
-    return sorted(set(found))
+                imported.append(Import(alias.name, 0, of_package=True, chains=tuple(sorted(used))))
+    return sorted(set(imported))
 
 
 def global_chains(code: CodeType) -> set[tuple[str, ...]]:
@@ -183,7 +183,7 @@ def enclosed_chains(code: CodeType) -> set[tuple[str, ...]]:
 
 
 def _chains(code: CodeType, loads: tuple[str, ...]) -> set[tuple[str, ...]]:
-    found = set()
+    chains = set()
     for part in nested(code):
         chain: tuple[str, ...] = ()
         for step in dis.get_instructions(part):
@@ -194,9 +194,9 @@ def _chains(code: CodeType, loads: tuple[str, ...]) -> set[tuple[str, ...]]:
             if name in {"CACHE", "NOT_TAKEN"}:
                 continue
             if chain:
-                found.add(chain)
+                chains.add(chain)
             chain = (step.argval,) if isinstance(step.argval, str) and name.startswith(loads) else ()
-    return found
+    return chains
 
 
 def stored_globals(code: CodeType) -> set[str]:
@@ -234,15 +234,15 @@ def _chain(part: ast.AST) -> list[str]:
 
 def _place(functions: list[FunctionNode], code: CodeType) -> FunctionNode | None:
     """The node that ``code`` was made of."""
-    found: list[FunctionNode] = []
+    nodes: list[FunctionNode] = []
     for node in functions:
         if isinstance(node, ast.Lambda):
-            found += [node] if code.co_name == "<lambda>" and _inside(code, node.body) else []
+            nodes += [node] if code.co_name == "<lambda>" and _inside(code, node.body) else []
         elif node.name == code.co_name:
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            found += [node] if first == code.co_firstlineno else []
+            nodes += [node] if first == code.co_firstlineno else []
     # Of lambdas inside each other, the innermost that holds all of the code.
-    return min(found, key=lambda node: (_end(node)[0] - node.lineno, _end(node)[1] - node.col_offset), default=None)
+    return min(nodes, key=lambda node: (_end(node)[0] - node.lineno, _end(node)[1] - node.col_offset), default=None)
 
 
 def _inside(code: CodeType, body: ast.expr) -> bool:

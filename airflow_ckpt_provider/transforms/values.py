@@ -41,9 +41,9 @@ class Held(NamedTuple):
 Form: TypeAlias = "Generator[bytes | memoryview | Held, bytes, None]"
 
 
-def parts(*found: bytes | memoryview | Held) -> Form:
+def parts(*held: bytes | memoryview | Held) -> Form:
     """A form of these parts."""
-    yield from found
+    yield from held
 
 
 class UnstableError(Exception):

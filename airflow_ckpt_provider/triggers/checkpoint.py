@@ -83,9 +83,9 @@ class CheckpointTrigger(BaseTrigger):
             await asyncio.sleep(self.poll_interval)
 
     def _reached(self, pointer: str | Reference) -> bool:
-        own = OwnConnections(self.checkpoint_conn_id, self.iceberg_conn_id, self.lance_conn_id, self.table, self.branch)
+        connections = OwnConnections.said_by(self)
         with panics_as_errors("while a checkpoint was looked at"):
-            return reached(pointer, State(self.until), own)
+            return reached(pointer, State(self.until), connections)
 
 
 def raise_event_error(event: dict[str, Any] | None) -> None:

@@ -51,7 +51,7 @@ class ConflictChecks:
         :raises BindingMismatchError: if another checkpoint store has committed one of the keys.
         :raises StagedFileMissingError: if staged files are gone.
         """
-        self._checkpoints[0].store.each(lambda one: require_live_together(one, self._checkpoints), self._checkpoints)
+        self._checkpoints[0].store.each(lambda member: require_live_together(member, self._checkpoints), self._checkpoints)
         for group in self._groups:
             with contextlib.suppress(RolledBackError):
                 if state.find(group) is not None:
@@ -135,12 +135,12 @@ def require_live_together(checkpoint: Checkpoint, members: Sequence[Checkpoint])
 def _groups_of(checkpoint: Checkpoint, earlier: Sequence[Checkpoint]) -> list[Group]:
     """Groups that discarded earlier generations were bound to; what the checkpoint replaces was not discarded."""
     chain = _replaced(checkpoint.header, earlier)
-    found = []
+    bound = []
     for before in earlier:
         group = group_of(before) if before.header.generation not in chain else None
         if group is not None and not _landed_nothing(before):
-            found.append(group)
-    return found
+            bound.append(group)
+    return bound
 
 
 def _landed_nothing(checkpoint: Checkpoint) -> bool:

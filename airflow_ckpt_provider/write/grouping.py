@@ -37,18 +37,18 @@ def require_together(headers: Sequence[Header], table: str) -> None:
             f"{len(headers)} checkpoints of {table} with the mode {first.mode!r} cannot land in one commit: each may change the "
             "same files of the table. Use one stage and one commit task for each, one after the other."
         )
-    _require_readings_of_their_own(headers, table)
+    _require_consumers_apart(headers, table)
 
 
-def _require_readings_of_their_own(headers: Sequence[Header], table: str) -> None:
-    """Refuse two checkpoints that read one source increment by increment for one task: they have one place to read on from."""
+def _require_consumers_apart(headers: Sequence[Header], table: str) -> None:
+    """Refuse two checkpoints in which one task reads one source increment by increment: the table keeps one watermark for both."""
     seen: dict[tuple[object, ...], str] = {}
     for header in headers:
         if header.source.get("since") is None or header.replaces is not None:
             continue
         source = {name: value for name, value in header.source.items() if name not in {"row_filter", "columns"}}
-        reading = (header.origin.dag_id, header.origin.task_id, repr(sorted(source.items())))
-        other = seen.setdefault(reading, header.key)
+        consumer = (header.origin.dag_id, header.origin.task_id, repr(sorted(source.items())))
+        other = seen.setdefault(consumer, header.key)
         if other != header.key:
             raise InvalidInputError(
                 f"The keys {other!r} and {header.key!r} both read the increments of one source for the task "

@@ -67,7 +67,9 @@ def not_asked_for(named: Checkpoint, more: Sequence[Checkpoint]) -> CommitUnderW
 
     :param more: those checkpoints.
     """
-    keys = ", ".join(repr(one.key.value) for one in more[:10]) + (f" and {len(more) - 10} more" if len(more) > 10 else "")
+    keys = ", ".join(repr(checkpoint.key.value) for checkpoint in more[:10]) + (
+        f" and {len(more) - 10} more" if len(more) > 10 else ""
+    )
     return CommitUnderWayError(
         f"The store {named.store.uri} says that a commit of the key {named.key.value!r} to {named.header.table.identifier} was "
         f"begun together with {keys}, and this task was not told to commit more than {named.key.value!r} of those. Nothing was "

@@ -96,7 +96,7 @@ def staged_record(split_id: str, author: str, written: Written, missing: Iterabl
         manifest=written.manifest,
         replaces=written.replaces,
         counts=dict(written.counts),
-        scratch=written.scratch,
+        intermediate=None if written.intermediate is None else written.intermediate.to_json(),
         missing=tuple(sorted(missing)),
     )
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, Split, Staged
+    from airflow_ckpt_provider.checkpoint.documents import Header, Split
     from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.sources.protocol import Reader
@@ -159,8 +159,9 @@ class SplitInPieces:
 
     def remove(self) -> None:
         """Remove the files of the pieces, which nothing needs any more. Those that stay are known by their names (I4)."""
+        writer = self._work.writer
         for piece in self._pieces:
-            self._work.writer.remove(_written(piece))
+            writer.remove(Written(piece.rows, piece.bytes, tuple(writer.holding(piece)), piece.manifest))
 
     def _steps(self, begin: int) -> Iterator[Step]:
         work = self._work
@@ -209,8 +210,3 @@ class SplitInPieces:
 
     def _is_staged(self) -> bool:
         return self._work.store.exists(self._work.paths.staged(self._split.id))
-
-
-def _written(record: Staged) -> Written:
-    """What a writer wrote, by its record."""
-    return Written(record.rows, record.bytes, record.files, record.manifest, record.replaces, record.counts, record.scratch)

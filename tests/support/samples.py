@@ -106,7 +106,7 @@ SAMPLES: dict[str, Document] = {
         manifest=MANIFEST_JSON,
         replaces=("s3://warehouse/orders/data/old.parquet",),
         counts={"inserted": 50, "updated": 200},
-        scratch={"path": "s3://warehouse/orders/data/ckpt-2.parquet"},
+        intermediate={"kind": "iceberg_sidecar", "path": "s3://warehouse/orders/data/ckpt-2.parquet", "bytes": 640, "rows": 200},
         missing=("note", "place.zip"),
     ),
     "piece.json": Piece(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Table
 
+    from airflow_ckpt_provider.checkpoint.documents import AnyPinned
     from airflow_ckpt_provider.scan.iceberg import Scanned
     from airflow_ckpt_provider.tables.writer import Written
 
@@ -107,14 +108,14 @@ def upsert(
     head = snapshot.snapshot_id if snapshot else None
     targets = [scanned.file for scanned in live_files(table)]
     sources = [writer.write_source(batches, f"{stem}-s{number}") for number, batches in enumerate(splits)]
-    records = [_stored(written.scratch) for written in sources if written.scratch is not None]
+    records = [_stored(written.intermediate) for written in sources if written.intermediate is not None]
     for bucket in range(options.get("buckets", 1)):
         writer.check_unique(bucket, records)
     matched = [
         (file, writer.match(file, records, f"{stem}-m{number}"))
         for number, file in enumerate(sorted(plan_matches(table, head, keys, records, schema_id), key=_name))
     ]
-    sidecars = [_stored(written.scratch) for _, written in matched if written.scratch is not None]
+    sidecars = [_stored(written.intermediate) for _, written in matched if written.intermediate is not None]
     inserts = records if options.get("insert", True) else []
     inserted = [writer.insert(record, sidecars, f"{stem}-i{number}") for number, record in enumerate(inserts)]
     replaced = {path for _, written in matched for path in written.replaces}
@@ -144,6 +145,6 @@ def _name(file: ScanFile) -> str:
     return file.path.rsplit("/", 1)[1]
 
 
-def _stored(record: dict[str, Any] | None) -> dict[str, Any]:
+def _stored(record: AnyPinned) -> AnyPinned:
     """A record as the store gives it back."""
-    return msgspec.json.decode(msgspec.json.encode(record))
+    return msgspec.convert(msgspec.json.decode(msgspec.json.encode(record.to_json())), type(record))

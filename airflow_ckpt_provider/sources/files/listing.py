@@ -84,18 +84,18 @@ class InputFiles:
         :raises InvalidInputError: if the URI names one file or folder and it does not exist. A glob may match nothing.
         """
         # A name with brackets in it is a file first, and a glob only if there is no such file.
-        one = self._head(self._path) if self._path and not self._path.endswith("/") else None
-        if one is not None:
-            return [self._pin(one)]
+        single = self._head(self._path) if self._path and not self._path.endswith("/") else None
+        if single is not None:
+            return [self._pin(single)]
         if _GLOB.search(self._path):
             return self._glob()
         folder = self._path.rstrip("/") + "/" if self._path else ""
-        found = [item for item in self._walk(folder) if _visible(item["path"][len(folder) :])]
-        if not found and self._path and not (self._local and os.path.isdir("/" + self._path)):
+        visible = [item for item in self._walk(folder) if _visible(item["path"][len(folder) :])]
+        if not visible and self._path and not (self._local and os.path.isdir("/" + self._path)):
             raise InvalidInputError(
                 f"There is no file or folder {self.uri}. Check the path; use a glob such as '*.parquet' if it may be empty."
             )
-        return sorted(map(self._pin, found), key=lambda file: file.path)
+        return sorted(map(self._pin, visible), key=lambda file: file.path)
 
     def verify(self, files: Iterable[PinnedFile]) -> None:
         """Check that these files are as they were when they were listed (I6), and that the URI lists files of their names (I15).
@@ -143,10 +143,10 @@ class InputFiles:
         return shown
 
     def _change(self, pinned: PinnedFile) -> str | None:
-        found = self._head(pinned.path)
-        if found is None:
+        current = self._head(pinned.path)
+        if current is None:
             return f"{self.name_of(pinned)} is gone"
-        file = self._pin(found)
+        file = self._pin(current)
         if file == pinned:
             return None
         return f"{self.name_of(pinned)}: was {pinned.size} bytes ({pinned.token}), is {file.size} bytes ({file.token})"
@@ -173,8 +173,8 @@ class InputFiles:
     def _glob(self) -> list[PinnedFile]:
         folder = self._path[: _GLOB.search(self._path).start()].rpartition("/")[0]  # type: ignore[union-attr]
         named = self._names()
-        found = [item for item in self._walk(folder + "/" if folder else "") if named(item["path"])]
-        return sorted(map(self._pin, found), key=lambda file: file.path)
+        matching = [item for item in self._walk(folder + "/" if folder else "") if named(item["path"])]
+        return sorted(map(self._pin, matching), key=lambda file: file.path)
 
     def _walk(self, folder: str) -> list[ObjectMeta]:
         import obstore
@@ -182,11 +182,11 @@ class InputFiles:
         if self._local and not os.path.isdir("/" + folder):
             return []
         try:
-            found = [item for chunk in obstore.list(self.objects(), folder or None) for item in chunk]
+            listed = [item for chunk in obstore.list(self.objects(), folder or None) for item in chunk]
         except Exception as error:
             raise RetryableError(f"Could not list {self.uri}: {escaped(self._location.said(error))}") from error
         # Consoles make "folders": empty objects whose name ends in a slash. The listing shows them without it.
-        return [item for item in found if self._local or item["size"] or self._head(item["path"]) is not None]
+        return [item for item in listed if self._local or item["size"] or self._head(item["path"]) is not None]
 
     def _head(self, path: str) -> ObjectMeta | None:
         import obstore

@@ -144,14 +144,14 @@ class Files:
         del options
         pieces = sorted(
             (piece for split in plan.splits if split.task == READ for piece in pieces_of(split)),
-            key=lambda one: (one.file.path, one.first or 0),
+            key=lambda before: (before.file.path, before.first or 0),
         )
         overlapping = (
-            one.file.path
-            for one, after in itertools.pairwise(pieces)
-            if one.file.path == after.file.path and (one.last is None or after.first is None or after.first < one.last)
+            before.file.path
+            for before, after in itertools.pairwise(pieces)
+            if before.file.path == after.file.path and (before.last is None or after.first is None or after.first < before.last)
         )
-        require_each_once((path for found in overlapping for path in (found, found)), self.uri)
+        require_each_once((path for doubled in overlapping for path in (doubled, doubled)), self.uri)
 
     def news(self, plan: Plan, options: Mapping[str, str]) -> str | None:
         """Files that match now and were not planned, or were written again since; see ``ListableSource.news``."""

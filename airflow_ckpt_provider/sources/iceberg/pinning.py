@@ -62,19 +62,19 @@ def pin(table: Table, snapshot_id: int | None, as_of: datetime | None, branch: s
 
     name, metadata = ".".join(table.name()), table.metadata
     if snapshot_id is not None:
-        found = metadata.snapshot_by_id(snapshot_id)
-        if found is None:
+        snapshot = metadata.snapshot_by_id(snapshot_id)
+        if snapshot is None:
             raise InvalidInputError(
                 f"The table {name} has no snapshot {snapshot_id}. It may have been expired; see the table's history for others."
             )
-        return Pin(snapshot_id, _schema_of(table, found))
+        return Pin(snapshot_id, _schema_of(table, snapshot))
     if as_of is not None:
-        found = table.snapshot_as_of_timestamp((as_of - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1))
-        if found is None:
+        snapshot = table.snapshot_as_of_timestamp((as_of - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1))
+        if snapshot is None:
             raise InvalidInputError(
                 f"The table {name} has no snapshot as of {as_of.isoformat()}: it was created later, or its history was expired."
             )
-        return Pin(found.snapshot_id, _schema_of(table, found))
+        return Pin(snapshot.snapshot_id, _schema_of(table, snapshot))
     ref = metadata.refs.get(branch or MAIN)
     if ref is None:
         if branch in {None, MAIN}:

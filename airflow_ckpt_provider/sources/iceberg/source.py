@@ -179,7 +179,7 @@ class IcebergTable:
         return scan
 
     def _plan(self, table: Table, chosen: Pin, scanned: Iterable[Scanned]) -> Plan:
-        files = [one.file for one in scanned]
+        files = [planned.file for planned in scanned]
         uuid = str(table.metadata.table_uuid)
         splits = pack(((file, file.bytes) for file in files), self.max_split_bytes, f"The table {self.name}")
         pinned = PinnedSnapshot(
@@ -223,9 +223,11 @@ class IcebergTable:
         require_planned_table(table, reads[0].table_uuid)
         files = [file for read in reads for file in read.files]
         self._require_listed(table, splits, reads)
-        wanted = {file.path: file.bytes for file in files} | {one.path: one.bytes for file in files for one in file.deletes}
+        wanted = {file.path: file.bytes for file in files} | {
+            delete.path: delete.bytes for file in files for delete in file.deletes
+        }
         sizes = file_sizes(table.io, list(wanted))
-        bad = [path for (path, size), found in zip(wanted.items(), sizes, strict=True) if found != size]
+        bad = [path for (path, size), current in zip(wanted.items(), sizes, strict=True) if current != size]
         if not bad:
             return
         snapshot_id = reads[0].snapshot_id
@@ -245,8 +247,8 @@ class IcebergTable:
     def require_once(self, plan: Plan, options: Mapping[str, str]) -> None:
         """Refuse files that are read twice, or not at all though they are known to be meant; see ``AccountingSource``."""
         reads = [IcebergSplit.from_json(split.read) for split in plan.splits if split.task == READ]
-        there = None if self.row_filter is not None else self._listed(plan, options)
-        require_each_once((file.path for read in reads for file in read.files), self.name, there)
+        listed = None if self.row_filter is not None else self._listed(plan, options)
+        require_each_once((file.path for read in reads for file in read.files), self.name, listed)
 
     def _listed(self, plan: Plan, options: Mapping[str, str]) -> set[str] | None:
         """What a plan has to list, by the table as it is; None where that does not tell any more."""
@@ -263,8 +265,8 @@ class IcebergTable:
         begin = (increment.begin or {}).get("snapshot_id")
         try:
             chosen = Pin(snapshot_id, pinned.schema_id)
-            found = appended_files(table, begin, chosen, None) if isinstance(begin, int) else scan_files(table, snapshot_id)
-            return {scanned.file.path for scanned in found}
+            files = appended_files(table, begin, chosen, None) if isinstance(begin, int) else scan_files(table, snapshot_id)
+            return {scanned.file.path for scanned in files}
         except InputChangedError:
             return None
 
@@ -295,9 +297,9 @@ class IcebergTable:
         snapshot = table.metadata.snapshot_by_id(reads[0].snapshot_id) if reads[0].snapshot_id is not None else None
         exactly = snapshot is not None and not self.incremental
         left = wanted if exactly else {path for path in wanted if not is_below(path, folders)}
-        for one in [snapshot] if exactly else table.metadata.snapshots:
-            if left and one is not None:
-                left -= {path for scanned in scan_files(table, one.snapshot_id) for path in _paths_of(scanned.file)}
+        for shown in [snapshot] if exactly else table.metadata.snapshots:
+            if left and shown is not None:
+                left -= {path for scanned in scan_files(table, shown.snapshot_id) for path in _paths_of(scanned.file)}
         told = pinned if self.snapshot_id is None else {int(self.snapshot_id)}
         if left or len(pinned) > 1 or pinned != told:
             raise CorruptObjectError(

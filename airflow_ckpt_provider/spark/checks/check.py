@@ -89,7 +89,7 @@ def parse_checks(checks: object) -> list[Check]:
         return []
     if isinstance(checks, str | Mapping) or not isinstance(checks, Sequence):
         raise InvalidInputError(f"checks={checks!r} is not a list. Write checks=[...], for one check too.")
-    found = []
+    parsed = []
     for number, spec in enumerate(checks, 1):
         named = list(spec.items()) if isinstance(spec, Mapping) else [(None, spec)]
         if not named:
@@ -97,8 +97,8 @@ def parse_checks(checks: object) -> list[Check]:
         for name, test in named:
             if name is not None and not (isinstance(name, str) and name.strip()):
                 raise InvalidInputError(f"Check {number} has the name {name!r}; a name is a text.")
-            found.append(_check(name, test, f"Check {number}" if name is None else f"Check {number}, {name!r},"))
-    return found
+            parsed.append(_check(name, test, f"Check {number}" if name is None else f"Check {number}, {name!r},"))
+    return parsed
 
 
 def _check(name: str | None, test: Any, what: str) -> Check:  # noqa: ANN401 - whatever a user wrote

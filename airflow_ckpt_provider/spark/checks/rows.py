@@ -30,8 +30,8 @@ class StagedRows:
 
     def __init__(self, table: Table, sealed: Sequence[SealedWrite], frame: StagedFrame) -> None:
         self.table = table.identifier
-        self.keys = tuple(one.header.key for one in sealed)
-        self.rows = sum(one.seal.rows for one in sealed)
+        self.keys = tuple(write.header.key for write in sealed)
+        self.rows = sum(write.seal.rows for write in sealed)
         self._table = table
         self._sealed = sealed
         self._frame = frame

@@ -80,12 +80,12 @@ class CheckRun:
         :raises TerminalError: if none failed and one of them can never be run as it is.
         :raises RetryableError: if none failed and one of them broke, or they were stopped.
         """
-        found: list[Outcome] = []
+        outcomes: list[Outcome] = []
         with self._frame:
             for number, check in enumerate(self._checks, 1):
-                found.append(self._run(number, check))
-                report(found[-1])
-        self._conclude(found)
+                outcomes.append(self._run(number, check))
+                report(outcomes[-1])
+        self._conclude(outcomes)
 
     def cancel(self) -> None:
         """Stop the check that is running, with its Spark jobs (I12). Safe at any time, in a signal handler too."""
@@ -126,13 +126,13 @@ class CheckRun:
                 return missing
         return problem
 
-    def _conclude(self, found: Sequence[Outcome]) -> None:
-        failed = [outcome for outcome in found if outcome.passed is False]
-        broken = [outcome.problem for outcome in found if outcome.problem is not None]
-        lines = "".join(f"\n  {outcome}" for outcome in found if not outcome.passed)
+    def _conclude(self, outcomes: Sequence[Outcome]) -> None:
+        failed = [outcome for outcome in outcomes if outcome.passed is False]
+        broken = [outcome.problem for outcome in outcomes if outcome.problem is not None]
+        lines = "".join(f"\n  {outcome}" for outcome in outcomes if not outcome.passed)
         if failed:
             raise CheckFailedError(
-                f"{len(failed)} of {len(found)} checks failed for {self._what()}:{lines}\n"
+                f"{len(failed)} of {len(outcomes)} checks failed for {self._what()}:{lines}\n"
                 "The table is untouched and everything stays staged. If a check is wrong, correct it and clear this task: nothing "
                 "is written again. If the rows are wrong, correct the source or the transform, and redo stage and commit: "
                 f"{how_to_restart(self._sealed[0].header)}."
@@ -141,7 +141,7 @@ class CheckRun:
             terminal = next((problem for problem in broken if isinstance(problem, TerminalError)), None)
             kind = RetryableError if terminal is None else type(terminal)
             raise kind(
-                f"{len(broken)} of {len(found)} checks could not be run for {self._what()}:{lines}\n"
+                f"{len(broken)} of {len(outcomes)} checks could not be run for {self._what()}:{lines}\n"
                 "The table is untouched and everything stays staged; once the check is corrected, clear this task."
             ) from (terminal or broken[0])
 

@@ -96,14 +96,14 @@ def _tokens(sql: str) -> Iterator[_Token]:
         raise InvalidInputError("it holds ${…}, which Spark would replace by a setting or a variable of the environment")
     place = 0
     while place < len(sql):
-        found = _TOKEN.match(sql, place)
-        if found is None:
+        match = _TOKEN.match(sql, place)
+        if match is None:
             raise InvalidInputError(
                 f"{sql[place : place + 20]!r} is not read: quotes and comments have to be closed, and comments hold no other "
                 "comments, hints or backslashes"
             )
-        place = found.end()
-        kind, text = str(found.lastgroup), found.group()
+        place = match.end()
+        kind, text = str(match.lastgroup), match.group()
         if kind in {"space", "comment"}:
             continue
         if kind == "word":

@@ -92,8 +92,8 @@ def without_staged(
 
     if not names:
         return frame
-    own = [f"__ckpt_id_{number}" for number in range(len(id_columns))]
-    schema = StructType([StructField(name, kind) for name, kind in zip(own, kinds, strict=True)])
+    aliases = [f"__ckpt_id_{number}" for number in range(len(id_columns))]
+    schema = StructType([StructField(name, kind) for name, kind in zip(aliases, kinds, strict=True)])
     payload = dumps(IdFiles(store, tuple(names)))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -105,7 +105,7 @@ def without_staged(
 
     staged = spark.range(0, len(names), 1, min(len(names), _READERS)).mapInArrow(read, schema)
     same = " AND ".join(
-        f"{canonical_sql(column, kind)} <=> {name}" for column, kind, name in zip(id_columns, kinds, own, strict=True)
+        f"{canonical_sql(column, kind)} <=> {name}" for column, kind, name in zip(id_columns, kinds, aliases, strict=True)
     )
     # Spark takes the ids for as few as the files, and would send all of them through the driver as a broadcast.
     return frame.join(staged.hint("merge"), f.expr(same), "left_anti")
@@ -117,9 +117,9 @@ def staged_names(checkpoint: Checkpoint, split_ids: Sequence[str]) -> list[str]:
     :raises CorruptObjectError: if one is gone: its rows would be written a second time.
     """
     names = [
-        checkpoint.paths.ids(one.split, one.writer)
-        for one in checkpoint.staged(split_ids)
-        if not one.writer.endswith(f".{EMPTY_WRITER}")
+        checkpoint.paths.ids(record.split, record.writer)
+        for record in checkpoint.staged(split_ids)
+        if not record.writer.endswith(f".{EMPTY_WRITER}")
     ]
     if not names:
         return []

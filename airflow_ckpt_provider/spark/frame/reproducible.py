@@ -73,11 +73,11 @@ def require_reproducible(spark: SparkSession, frame: DataFrame, id_columns: Sequ
     else:
         classic: Any = frame
         root = _from_plan(classic._jdf.queryExecution().analyzed(), spark)  # noqa: SLF001 - no other way to the plan
-    found = [problem for node in _walk(root) for problem in _problems(node, id_columns)]
-    if found:
+    problems = [problem for node in _walk(root) for problem in _problems(node, id_columns)]
+    if problems:
         raise InvalidInputError(
             f"The DataFrame of {name} is not reproducible, so a retry could not go on where this attempt stops:\n  "
-            + "\n  ".join(dict.fromkeys(found))
+            + "\n  ".join(dict.fromkeys(problems))
             + "\nChange it as said; or, if it has the same rows every time all the same, say reproducible=True."
         )
 

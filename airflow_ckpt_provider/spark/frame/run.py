@@ -80,8 +80,8 @@ class FrameRun(StageRun):
 
     def progress(self) -> FrameProgress:
         """How far the stage is, from what is in the store."""
-        found = super().progress()
-        return FrameProgress(**{field.name: getattr(found, field.name) for field in dataclasses.fields(found)})
+        of_job = super().progress()
+        return FrameProgress(**{field.name: getattr(of_job, field.name) for field in dataclasses.fields(of_job)})
 
     def _task(self) -> FrameTask:
         source = self._source

@@ -73,11 +73,12 @@ class FrameTask:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            found = pc.min_max(batch.column(0)).as_py()
-            if found != {"min": partition, "max": partition}:
+            buckets = pc.min_max(batch.column(0)).as_py()
+            if buckets != {"min": partition, "max": partition}:
                 raise TerminalError(
-                    f"Spark put rows of the buckets {found['min']} to {found['max']} into partition {partition}. Nothing of it was "
-                    "published. This is an error of this provider or of Spark; report it with the plan of the DataFrame."
+                    f"Spark put rows of the buckets {buckets['min']} to {buckets['max']} into partition {partition}. "
+                    "Nothing of it was published. This is an error of this provider or of Spark; report it with the plan of "
+                    "the DataFrame."
                 )
             yield batch.select(range(1, batch.num_columns))
 

@@ -184,8 +184,8 @@ class NewSnapshot(NamedTuple):
             **removed.facts,
             "changed-partition-count": len({p for manifest in self.manifests for p in manifest.partitions} | removed.partitions),
         }
-        own = {fact: str(value) for fact, value in facts.items() if value or fact == "added-records"}
-        own |= {**self.marks, **summary_of(self.group, self.identity)}
+        entries = {fact: str(value) for fact, value in facts.items() if value or fact == "added-records"}
+        entries |= {**self.marks, **summary_of(self.group, self.identity)}
         return Snapshot(
             snapshot_id=snapshot_id,
             parent_snapshot_id=parent_id,
@@ -193,7 +193,7 @@ class NewSnapshot(NamedTuple):
             sequence_number=sequence_number,
             timestamp_ms=timestamp_after(metadata),
             summary=update_snapshot_summaries(
-                Summary(operation=Operation.OVERWRITE if removed.facts else Operation.APPEND, **own),
+                Summary(operation=Operation.OVERWRITE if removed.facts else Operation.APPEND, **entries),
                 parent.summary if parent else None,
             ),
             schema_id=metadata.current_schema_id,

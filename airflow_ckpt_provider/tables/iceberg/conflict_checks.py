@@ -107,16 +107,16 @@ def require_unread(table: Table, sealed: Sequence[SealedWrite], removals: Sequen
 
     :raises TableMovedError: naming the commit.
     """
-    for one in sealed if removals else ():
-        read = PinnedSnapshot.of(one.plan)
-        if read is None or read.table_uuid != one.header.table.uuid:
+    for write in sealed if removals else ():
+        read = PinnedSnapshot.of(write.plan)
+        if read is None or read.table_uuid != write.header.table.uuid:
             continue
-        changes = changes_since(table, one.header.table.branch, read.snapshot_id)
+        changes = changes_since(table, write.header.table.branch, read.snapshot_id)
         touched = next(filter(None, (touching(changes, removal) for removal in removals)), None) if changes else None
         if changes is None or touched:
             raise TableMovedError(
-                f"The rows of the key {one.header.key!r} were read from {one.header.table.identifier} itself at snapshot "
+                f"The rows of the key {write.header.key!r} were read from {write.header.table.identifier} itself at snapshot "
                 f"{read.snapshot_id}, to replace rows of it, and it was changed since: "
                 f"{touched or 'that snapshot is not in its history any more'}. Nothing was committed. Redo the write: "
-                f"{how_to_restart(one.header)}."
+                f"{how_to_restart(write.header)}."
             )

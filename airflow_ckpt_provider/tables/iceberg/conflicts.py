@@ -91,14 +91,14 @@ def changes_since(table: Table, branch: str, base_snapshot_id: int | None) -> li
     :returns: None if the base is no ancestor of the branch any more, expired or rolled back: what happened cannot be told.
     """
     lineage = lineage_of(table.metadata, branch if branch in table.metadata.refs else MAIN)
-    found: list[ForeignChange] = []
+    changes: list[ForeignChange] = []
     for snapshot_id, snapshot in lineage.snapshots.items():
         if snapshot_id == base_snapshot_id:
-            return found[::-1]
-        found.append(ForeignChange(table, snapshot))
+            return changes[::-1]
+        changes.append(ForeignChange(table, snapshot))
     # Without a base, all that ever happened has to be there to be seen.
-    complete = base_snapshot_id is None and (not found or lineage.reaches == 0)
-    return found[::-1] if complete else None
+    complete = base_snapshot_id is None and (not changes or lineage.reaches == 0)
+    return changes[::-1] if complete else None
 
 
 def touching(changes: Sequence[ForeignChange], removal: Removal) -> str | None:
@@ -164,13 +164,20 @@ def deletes_upon(table: Table, snapshot: Snapshot | None, paths: frozenset[str])
 
     listed = snapshot.manifests(table.io) if snapshot else []
     deletes = [
-        one for one in listed if one.content == ManifestContent.DELETES and (one.has_added_files() or one.has_existing_files())
+        listed_manifest
+        for listed_manifest in listed
+        if listed_manifest.content == ManifestContent.DELETES
+        and (listed_manifest.has_added_files() or listed_manifest.has_existing_files())
     ]
-    oldest = _oldest(table, [one for one in listed if one.content == ManifestContent.DATA], paths) if deletes else {}
+    oldest = (
+        _oldest(table, [listed_manifest for listed_manifest in listed if listed_manifest.content == ManifestContent.DATA], paths)
+        if deletes
+        else {}
+    )
     if not oldest:
         return
     ordered = sorted(path.encode() for path in paths)
-    recent = [one for one in deletes if one.sequence_number >= min(oldest.values())]
+    recent = [listed_manifest for listed_manifest in deletes if listed_manifest.sequence_number >= min(oldest.values())]
     for manifest, entry, partition in live_entries(table.io, recent, None):
         file = data_file(entry, partition, manifest.partition_spec_id)
         by_value = file.content == _BY_VALUE

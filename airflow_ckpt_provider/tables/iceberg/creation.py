@@ -115,8 +115,8 @@ def require_as_told(catalog: Catalog, identifier: str, creation: JsonObject, par
     metadata = _parsed(identifier, creation)
     lines = []
     if parameters is None:
-        strange = sorted(name for name in metadata.properties if not _PLAIN.fullmatch(name))
-        lines += [f"property {name!r}: {metadata.properties[name]!r}" for name in strange]
+        unusual = sorted(name for name in metadata.properties if not _PLAIN.fullmatch(name))
+        lines += [f"property {name!r}: {metadata.properties[name]!r}" for name in unusual]
         wanted = _transaction(catalog, identifier, metadata.schema(), {}).metadata
     else:
         wanted = _transaction(catalog, identifier, metadata.schema(), parameters).metadata
@@ -155,14 +155,14 @@ def _parsed(identifier: str, creation: JsonObject) -> TableMetadata:
     return metadata
 
 
-def _same_place(stored: str, own: str, *, told: bool) -> bool:
+def _same_place(stored: str, asked: str, *, told: bool) -> bool:
     """Whether a table to be is where the catalog puts it: some end the name of its folder with something new each time."""
-    one, other = stored.rstrip("/"), own.rstrip("/")
-    if one == other or told:
-        return one == other
+    place, other = stored.rstrip("/"), asked.rstrip("/")
+    if place == other or told:
+        return place == other
     folder, _, name = other.rpartition("/")
     table = re.split(r"[-_.][0-9a-fA-F]{8}", name)[0]
-    return one.rpartition("/")[0] == folder and one.rpartition("/")[2].startswith(table) and name != table
+    return place.rpartition("/")[0] == folder and place.rpartition("/")[2].startswith(table) and name != table
 
 
 def birth(metadata: TableMetadata) -> tuple[TableUpdate, ...]:
@@ -332,8 +332,8 @@ def _creatable_value(kind: pa.DataType) -> pa.DataType:
         pa.large_binary(): pa.binary(),
         pa.binary_view(): pa.binary(),
     }
-    strange = (types.is_null, types.is_uint64, types.is_duration, types.is_interval, types.is_union)
-    if any(is_one(kind) for is_one in strange):
+    refused = (types.is_null, types.is_uint64, types.is_duration, types.is_interval, types.is_union)
+    if any(is_one(kind) for is_one in refused):
         raise TypeError(str(kind))
     return nearest.get(kind, kind)
 

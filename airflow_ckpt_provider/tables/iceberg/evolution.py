@@ -60,11 +60,11 @@ def _grown(table: Table, name: str, rows: pa.Schema) -> UpdateSchema:
     import pyarrow as pa
     from pyiceberg.exceptions import ValidationError
 
-    own = write_schema(table.schema())
+    columns = write_schema(table.schema())
     update = table.update_schema()
     try:
         # Only what does not fit: for the rest, the union would loosen what is required.
-        wanted = [_beside(field, own) for field in rows if _misfits(pa.schema([field]), table.schema(), alone=True)]
+        wanted = [_beside(field, columns) for field in rows if _misfits(pa.schema([field]), table.schema(), alone=True)]
         update.union_by_name(pa.schema(wanted))
         grown = update._apply()  # noqa: SLF001 - to look before anything is committed
         require_columns(grown, name)
@@ -80,21 +80,21 @@ def _grown(table: Table, name: str, rows: pa.Schema) -> UpdateSchema:
     return update
 
 
-def _beside(field: pa.Field, own: pa.Schema) -> pa.Field:
+def _beside(field: pa.Field, columns: pa.Schema) -> pa.Field:
     """``field`` as optional as the table's column of that name, at every depth; new ones are optional."""
     import pyarrow as pa
 
-    index = own.get_field_index(field.name)
-    column = own.field(index) if index >= 0 else None
+    index = columns.get_field_index(field.name)
+    column = columns.field(index) if index >= 0 else None
     return pa.field(field.name, _loose(creatable(field.type), column.type if column else None), column is None or column.nullable)
 
 
-def _loose(kind: pa.DataType, own: pa.DataType | None) -> pa.DataType:
+def _loose(kind: pa.DataType, stored: pa.DataType | None) -> pa.DataType:
     import pyarrow as pa
 
     if not pa.types.is_struct(kind):
         return kind
-    members = {member.name: member for member in own} if own is not None and pa.types.is_struct(own) else {}
+    members = {member.name: member for member in stored} if stored is not None and pa.types.is_struct(stored) else {}
 
     def beside(member: pa.Field) -> pa.Field:
         other = members.get(member.name)
@@ -165,8 +165,8 @@ def require_evolved_safely(table: Table, binding: TableBinding) -> None:
         for arrow, field in zip(write_schema(pinned), pinned.fields, strict=True)
         if field.field_id in names
     ]
-    own = {arrow.name: field.name for arrow, field in zip(write_schema(now), now.fields, strict=True)}
-    lines = differences(pa.schema(kept), write_schema(now), own)
+    own_names = {arrow.name: field.name for arrow, field in zip(write_schema(now), now.fields, strict=True)}
+    lines = differences(pa.schema(kept), write_schema(now), own_names)
     if lines:
         raise SchemaMismatchError(
             f"The schema of {binding.identifier} changed since the rows were staged, so that they do not fit any more:\n  "

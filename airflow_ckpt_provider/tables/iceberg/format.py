@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_ckpt_provider.tables.format import TableFormat
 from airflow_ckpt_provider.tables.iceberg.binding import NAME
-from airflow_ckpt_provider.tables.iceberg.modes import MODES, mode_of
+from airflow_ckpt_provider.tables.iceberg.modes import MODES
 from airflow_ckpt_provider.tables.iceberg.refusals import refusal
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
 
@@ -26,7 +26,6 @@ FORMAT = TableFormat(
     ),
     connection="iceberg",
     modes=MODES,
-    mode=mode_of,
     open=_open,
     named=lambda identifier: identifier,
     refusal=refusal,

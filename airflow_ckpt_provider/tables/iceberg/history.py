@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from airflow_ckpt_provider.exceptions import CorruptObjectError
+from airflow_ckpt_provider.tables.decoding import decoded
 from airflow_ckpt_provider.tables.summary import GROUP, IDENTITY
 
 if TYPE_CHECKING:
@@ -100,13 +100,8 @@ def memory_of(metadata: TableMetadata, stream: str) -> Memory | None:
     text = metadata.properties.get(PROPERTY_PREFIX + stream)
     if text is None:
         return None
-    try:
-        return msgspec.json.decode(text, type=Memory)
-    except msgspec.DecodeError as error:
-        raise CorruptObjectError(
-            f"The table property {PROPERTY_PREFIX + stream} was altered and cannot be read ({error}). It guards against "
-            "committing twice. Remove it: the next commit makes it anew from the table's history."
-        ) from error
+    remedy = "It guards against committing twice. Remove it: the next commit makes it anew from the table's history."
+    return decoded(text, Memory, f"The table property {PROPERTY_PREFIX + stream}", remedy)
 
 
 def recall(metadata: TableMetadata, group_id: str) -> RememberedCommit | None:
@@ -114,7 +109,7 @@ def recall(metadata: TableMetadata, group_id: str) -> RememberedCommit | None:
 
     :raises CorruptObjectError: if somebody edited a property.
     """
-    return next((found for memory in _memories(metadata) if (found := memory.find(group_id))), None)
+    return next((commit for memory in _memories(metadata) if (commit := memory.find(group_id))), None)
 
 
 def _memories(metadata: TableMetadata) -> Iterator[Memory]:
@@ -172,14 +167,14 @@ def lineage_of(metadata: TableMetadata, branch: str) -> Lineage:
     # A branch that does not exist yet will begin where the main branch is.
     ref = metadata.refs.get(branch) or metadata.refs.get(MAIN)
     snapshot = by_id.get(ref.snapshot_id) if ref else None
-    found: dict[int, Snapshot] = {}
+    ancestors: dict[int, Snapshot] = {}
     # Ids are met once, unless somebody edited the metadata so that a snapshot is its own ancestor.
-    while snapshot is not None and snapshot.snapshot_id not in found:
-        found[snapshot.snapshot_id] = snapshot
+    while snapshot is not None and snapshot.snapshot_id not in ancestors:
+        ancestors[snapshot.snapshot_id] = snapshot
         parent = snapshot.parent_snapshot_id
         snapshot = by_id.get(parent) if parent is not None else None
-    if not found:
-        return Lineage(found, metadata.last_sequence_number)  # type: ignore[union-attr]  # version 1 is refused on loading
+    if not ancestors:
+        return Lineage(ancestors, metadata.last_sequence_number)  # type: ignore[union-attr]  # version 1 is refused on loading
     # Expiry removes the parent of the oldest survivor, or only its id from it: what came before it is not known.
-    oldest = next(reversed(found.values()))
-    return Lineage(found, (oldest.sequence_number or 1) - 1)
+    oldest = next(reversed(ancestors.values()))
+    return Lineage(ancestors, (oldest.sequence_number or 1) - 1)

@@ -196,7 +196,7 @@ def classified(table: Table, snapshot_id: int, expression: BooleanExpression) ->
         )
     matcher = MetricsEvaluator(table.metadata, expression)
     listed = snapshot.manifests(table.io)
-    holding = (one for one in listed if one.content == ManifestContent.DATA and matcher.may_be_in(one))
+    holding = (candidate for candidate in listed if candidate.content == ManifestContent.DATA and matcher.may_be_in(candidate))
     for manifest, entry, partition in live_entries(table.io, holding, None):
         file = data_file(entry, partition, manifest.partition_spec_id)
         whole = matcher.whole(file, manifest.partition_spec_id)

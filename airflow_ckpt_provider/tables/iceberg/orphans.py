@@ -52,8 +52,8 @@ def referenced(table: Table, names: set[str]) -> set[str]:
     def live(manifest: ManifestFile) -> set[str]:
         return {name_of(entry.file["file_path"]) for _, entry, _ in live_entries(table.io, [manifest], _FIELDS)} & names
 
-    found = {name_of(path) for path in manifests} & names
-    return found.union(*in_order(live, manifests.values()))
+    names_there = {name_of(path) for path in manifests} & names
+    return names_there.union(*in_order(live, manifests.values()))
 
 
 def _folders(table: Table) -> set[str]:

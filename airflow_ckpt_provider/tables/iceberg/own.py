@@ -13,7 +13,8 @@ from airflow_ckpt_provider.scan.places import folders_of
 from airflow_ckpt_provider.tables.iceberg.manifest import ADDED, FACTS_ENTRY, StagedManifest
 from airflow_ckpt_provider.tables.iceberg.manifest.avro import HEAD, Container, Entries, in_order, shape_of, to_long
 from airflow_ckpt_provider.tables.iceberg.modes.upsert import INSERT, UNIQUE
-from airflow_ckpt_provider.tables.iceberg.upsert.scratch import StagedSources
+from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import MatchSidecar
+from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFile, StagedSources
 from airflow_ckpt_provider.tables.own import OwnFiles, not_own, require_own, require_work_once
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 #: What is looked at in an entry.
 _LOOKED_AT = frozenset({"content", "file_path"})
 
-#: Input of an upsert's plans that has the records of its scratch files, and the member of records and splits that is a path.
-_SOURCES, _PATH = "sources", "path"
+#: The member of manifests and splits that is a path.
+_PATH = "path"
 
 
 def require_own_records(
@@ -43,29 +44,29 @@ def require_own_records(
     """
     folders = folders_of(metadata)
     require_own(_in_plans(plans), folders, names, header)
-    own = OwnFiles(folders, names, header)
+    own_files = OwnFiles(folders, names, header)
     for record in staged:
-        own.require(record, _in_record(record))
+        own_files.require(record, _in_record(record))
 
 
-def require_own_files(metadata: TableMetadata, one: SealedWrite) -> None:
+def require_own_files(metadata: TableMetadata, write: SealedWrite) -> None:
     """Refuse a sealed checkpoint that names files of others.
 
     :raises CorruptObjectError: naming one.
     """
-    header, folders = one.header, folders_of(metadata)
-    require_own_records(metadata, header, one.names, [one.plan], one.staged)
-    require_work_once(((split.task, str(split.read.get(_PATH))) for split in one.plan.splits if _PATH in split.read), header)
-    manifests = [StagedManifest.from_json(manifest) for manifest in one.seal.manifests]
-    require_own((manifest.path for manifest in manifests), folders, one.names, header)
-    targets = {split.id: str(split.read.get(_PATH)) for split in one.plan.splits if split.task not in {READ, INSERT, UNIQUE}}
-    for record in one.staged:
+    header, folders = write.header, folders_of(metadata)
+    require_own_records(metadata, header, write.names, [write.plan], write.staged)
+    require_work_once(((split.task, str(split.read.get(_PATH))) for split in write.plan.splits if _PATH in split.read), header)
+    manifests = [StagedManifest.from_json(manifest) for manifest in write.seal.manifests]
+    require_own((manifest.path for manifest in manifests), folders, write.names, header)
+    targets = {split.id: str(split.read.get(_PATH)) for split in write.plan.splits if split.task not in {READ, INSERT, UNIQUE}}
+    for record in write.staged:
         target = targets.get(record.split)
-        strange = [path for path in record.replaces if path != target]
-        if strange:
+        elsewhere = [path for path in record.replaces if path != target]
+        if elsewhere:
             raise CorruptObjectError(
                 f"The checkpoint store says that the split {record.split} of the key {header.key!r} takes the place of "
-                f"{strange[0]!r} in {header.table.identifier}, which is not the file that it was to rewrite. The store was "
+                f"{elsewhere[0]!r} in {header.table.identifier}, which is not the file that it was to rewrite. The store was "
                 f"altered; nothing was changed. Redo the write: {how_to_restart(header)}."
             )
         if target is not None and record.files and not record.replaces:
@@ -189,12 +190,13 @@ def _head_of(schema: str, folders: Collection[str]) -> re.Pattern[bytes] | None:
 
 
 def _in_record(record: Staged) -> list[str]:
-    parts = [str(part.get(_PATH)) for part in (record.manifest, record.scratch) if part is not None]
-    return [*(file.path for file in record.files), *parts]
+    kept = record.intermediate_as(SourceFile, MatchSidecar)
+    manifest = [] if record.manifest is None else [str(record.manifest.get(_PATH))]
+    return [*(file.path for file in record.files), *manifest, *([] if kept is None else [kept.path])]
 
 
 def _in_plans(plans: Sequence[Plan]) -> Iterator[str]:
-    """Scratch files of the source that plans of later phases go on from."""
+    """Staged source files that plans of later phases go on from."""
     for plan in plans:
         pinned = plan.mode_as(StagedSources)
         for source in pinned.sources if pinned is not None else ():

@@ -27,7 +27,7 @@ def remain(table: Table, head: Snapshot | None, members: Iterable[Member]) -> bo
     if head is None:
         return False
     starts = tuple(CheckpointPaths(IdempotenceKey(member.key).hash, member.generation).files for member in members)
-    manifests = [one for one in head.manifests(table.io) if one.has_added_files() or one.has_existing_files()]
-    if any(name_of(one.manifest_path).startswith(starts) for one in manifests):
+    manifests = [manifest for manifest in head.manifests(table.io) if manifest.has_added_files() or manifest.has_existing_files()]
+    if any(name_of(manifest.manifest_path).startswith(starts) for manifest in manifests):
         return True
     return any(name_of(entry.file["file_path"]).startswith(starts) for _, entry, _ in live_entries(table.io, manifests))

@@ -228,7 +228,7 @@ def _nan_counts(field: pa.Field, column: pa.ChunkedArray) -> Iterator[tuple[int,
             if _holds_floats(item.type):
                 # The children of a map are whole even where it is a slice; its offsets are not.
                 lists = [pa.ListArray.from_arrays(chunk.offsets, getattr(chunk, name)) for chunk in column.chunks]
-                yield from _nan_counts(item, pa.chunked_array([one.flatten() for one in lists], type=item.type))
+                yield from _nan_counts(item, pa.chunked_array([values.flatten() for values in lists], type=item.type))
 
 
 def _holds_floats(kind: pa.DataType) -> bool:

@@ -14,12 +14,13 @@ from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_unread
 from airflow_ckpt_provider.tables.iceberg.evolution import pinned_schema, require_evolved_safely, require_specs
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
 from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest
-from airflow_ckpt_provider.tables.iceberg.modes import mode_of
+from airflow_ckpt_provider.tables.iceberg.modes import MODES
 from airflow_ckpt_provider.tables.iceberg.modes.base import not_replaceable
 from airflow_ckpt_provider.tables.iceberg.remains import remain
 from airflow_ckpt_provider.tables.iceberg.search import find, head_of, require_unknown
 from airflow_ckpt_provider.tables.iceberg.storage import IcebergStorage
 from airflow_ckpt_provider.tables.iceberg.watermarks import watermark_of
+from airflow_ckpt_provider.tables.mode import mode_of
 from airflow_ckpt_provider.tables.summary import identity_of, key_trace
 from airflow_ckpt_provider.tables.watermarks import require_watermarks, watermarks_of
 
@@ -74,7 +75,7 @@ class IcebergState:
 
     def mode(self, header: Header) -> IcebergMode:
         """The mode of a write, on this table; see ``TableState.mode``."""
-        return mode_of(header.mode, header.parameters)(self.table, header.parameters)
+        return mode_of(MODES, header.mode, header.parameters)(self.table, header.parameters)
 
     def watermark(self, consumer: str) -> JsonObject | None:
         """How far a task has read its source; see ``TableState.watermark``."""

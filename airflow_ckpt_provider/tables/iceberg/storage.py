@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.checkpoint.documents import StagedFile, part_of
+from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.scan.data_files import ScanFile
 from airflow_ckpt_provider.scan.iceberg import IcebergScan
 from airflow_ckpt_provider.scan.sizes import file_sizes
 from airflow_ckpt_provider.tables.iceberg.evolution import pinned_schema
 from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest, merge, worth_merging
 from airflow_ckpt_provider.tables.iceberg.own import require_listed, require_own_files, require_own_records
+from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import MatchSidecar
+from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFile
 from airflow_ckpt_provider.tables.staged_files import gone_of
 from airflow_ckpt_provider.tables.storage import DataFile
 
@@ -34,11 +36,11 @@ class IcebergStorage:
         self._table = table
 
     def named_in(self, record: Staged) -> list[StagedFile]:
-        """Data files, their manifest, and the scratch file or sidecar; see ``StagedStorage.named_in``."""
+        """Data files, their manifest, and the staged source file or sidecar of an upsert; see ``StagedStorage.named_in``."""
         manifest = None if record.manifest is None else StagedManifest.from_json(record.manifest)
         listed = [] if manifest is None else [StagedFile(manifest.path, manifest.length)]
-        kept = [] if record.scratch is None else [part_of([record.scratch.get("path"), record.scratch.get("bytes")], StagedFile)]
-        return [*record.files, *listed, *kept]
+        kept = record.intermediate_as(SourceFile, MatchSidecar)
+        return [*record.files, *listed, *([] if kept is None else [StagedFile(kept.path, kept.bytes)])]
 
     def needed_to_commit(self, write: SealedWrite) -> list[StagedFile]:
         """Data files, and the manifests that list them; see ``StagedStorage.needed_to_commit``."""
@@ -77,9 +79,9 @@ class IcebergStorage:
         del write
         if not self.writes_manifests(manifests):
             return manifests
-        own = [StagedManifest.from_json(manifest) for manifest in manifests]
+        staged = [StagedManifest.from_json(manifest) for manifest in manifests]
         places = self._table.location_provider()
-        merged = merge(self._table.io, own, lambda number: places.new_metadata_location(f"{stem}-{number:05d}.avro"))
+        merged = merge(self._table.io, staged, lambda number: places.new_metadata_location(f"{stem}-{number:05d}.avro"))
         return [manifest.to_json() for manifest in merged]
 
     def data_files(self, writes: Sequence[SealedWrite]) -> list[DataFile]:

@@ -9,10 +9,11 @@ from airflow_ckpt_provider.tables.iceberg.binding import NamedTable
 from airflow_ckpt_provider.tables.iceberg.evolution import evolve
 from airflow_ckpt_provider.tables.iceberg.history import MAIN
 from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest
-from airflow_ckpt_provider.tables.iceberg.modes import mode_of
+from airflow_ckpt_provider.tables.iceberg.modes import MODES
 from airflow_ckpt_provider.tables.iceberg.orphans import name_of, referenced, written
 from airflow_ckpt_provider.tables.iceberg.state import IcebergState
 from airflow_ckpt_provider.tables.iceberg.writer import delete_files
+from airflow_ckpt_provider.tables.mode import mode_of
 from airflow_ckpt_provider.tables.parameters import told
 from airflow_ckpt_provider.tables.written_files import WrittenFiles
 
@@ -30,7 +31,7 @@ class IcebergTarget(NamedTable):
 
     def validate(self, mode: str, parameters: JsonObject) -> None:
         """Refuse what cannot work before anything is read or recorded."""
-        kind = mode_of(mode, parameters)
+        kind = mode_of(MODES, mode, parameters)
         told(kind.Parameters, parameters, mode)
         if mode != "create":
             kind(self.load(), parameters).validate()
@@ -57,8 +58,8 @@ class IcebergTarget(NamedTable):
             kept |= {name_of(file.path) for record in landed.staged for file in record.files}
             kept |= {name_of(StagedManifest.from_json(manifest).path) for manifest in landed.seal.manifests}
         names = write.names
-        own = listed.of((names.key_hash, names.generation))
-        left = [file for file in own if name_of(file.path) in names and name_of(file.path) not in kept]
+        of_generation = listed.of((names.key_hash, names.generation))
+        left = [file for file in of_generation if name_of(file.path) in names and name_of(file.path) not in kept]
         live = referenced(table, {name_of(file.path) for file in left})
         return [file for file in left if name_of(file.path) not in live]
 

@@ -32,13 +32,13 @@ def with_watermarks(text: str, values: Mapping[str, object]) -> str:
         raise InvalidInputError(f"overwrite_filter={text!r} holds characters of no meaning (U+E000 or U+E001).")
     used = set()
 
-    def mark(found: re.Match[str]) -> str:
-        name = found["name"]
+    def mark(marker: re.Match[str]) -> str:
+        name = marker["name"]
         if name is None:
-            return found.group()
+            return marker.group()
         if name not in values:
             raise InvalidInputError(f"overwrite_filter={text!r} has the parameter :{name}, which is not in overwrite_parameters.")
-        if re.search(r"\blike\s*$", text[: found.start()], re.IGNORECASE):
+        if re.search(r"\blike\s*$", text[: marker.start()], re.IGNORECASE):
             raise InvalidInputError(
                 f"overwrite_filter={text!r} takes :{name} as a pattern; like needs a pattern in the text itself."
             )
@@ -60,8 +60,8 @@ def bound_values(expression: BooleanExpression, values: Mapping[str, object]) ->
     from pyiceberg.expressions.literals import literal
 
     def value_of(given: Any) -> Any:  # noqa: ANN401 - a literal of Iceberg
-        found = _MARKED.fullmatch(given.value) if isinstance(given.value, str) else None
-        return given if found is None else literal(values[found[1]])
+        marker = _MARKED.fullmatch(given.value) if isinstance(given.value, str) else None
+        return given if marker is None else literal(values[marker[1]])
 
     make: Any
     match expression:
@@ -77,5 +77,5 @@ def bound_values(expression: BooleanExpression, values: Mapping[str, object]) ->
             return make(expression.term, value_of(expression.literal))  # type: ignore[no-any-return]
         case SetPredicate():
             make = type(expression)
-            return make(expression.term, {value_of(one) for one in expression.literals})  # type: ignore[no-any-return]
+            return make(expression.term, {value_of(value) for value in expression.literals})  # type: ignore[no-any-return]
     return expression

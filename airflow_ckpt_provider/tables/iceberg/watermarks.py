@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import JsonObject  # noqa: TC001 - msgspec reads the annotations of its structs at run time
-from airflow_ckpt_provider.exceptions import CorruptObjectError, RolledBackError
+from airflow_ckpt_provider.exceptions import RolledBackError
+from airflow_ckpt_provider.tables.decoding import decoded
 from airflow_ckpt_provider.tables.iceberg.history import lineage_of
 from airflow_ckpt_provider.tables.watermarks import WATERMARK_PREFIX, watermark_text
 
@@ -38,19 +39,14 @@ def watermark_of(metadata: TableMetadata, consumer: str, branch: str) -> JsonObj
     name = WATERMARK_PREFIX + consumer
     lineage = lineage_of(metadata, branch)
     shown = (snapshot.summary[name] for snapshot in lineage.snapshots.values() if snapshot.summary)
-    text = next((one for one in shown if one is not None), None)
+    text = next((entry for entry in shown if entry is not None), None)
     if text is not None:
         return msgspec.json.decode(text, type=dict[str, object])
     text = metadata.properties.get(name)
     if text is None:
         return None
-    try:
-        remembered = msgspec.json.decode(text, type=RememberedWatermark)
-    except msgspec.DecodeError as error:
-        raise CorruptObjectError(
-            f"The table property {name} was altered and cannot be read ({error}). It says how far the source was read. Set it back "
-            "to what the table's metadata file before that holds."
-        ) from error
+    remedy = "It says how far the source was read. Set it back to what the table's metadata file before that holds."
+    remembered = decoded(text, RememberedWatermark, f"The table property {name}", remedy)
     if remembered.sequence_number <= lineage.reaches:
         return remembered.watermark
     if not lineage.reaches:

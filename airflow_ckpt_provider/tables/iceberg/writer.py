@@ -158,9 +158,9 @@ class IcebergWriter:
         """The table's column names, by the names that files have to use."""
         from pyiceberg.schema import sanitize_column_names
 
-        own = [field.name for field in self.facts.schema.fields]
+        names = [field.name for field in self.facts.schema.fields]
         written = [field.name for field in sanitize_column_names(self.facts.schema).fields]
-        return {w: o for w, o in zip(written, own, strict=True) if w != o}
+        return {w: o for w, o in zip(written, names, strict=True) if w != o}
 
 
 def delete_files(io: FileIO, paths: Iterable[str]) -> None:

@@ -61,9 +61,9 @@ class KeyIndex:
         import numpy as np
         import pyarrow as pa
 
-        found = np.full(len(hashed), -1, dtype=np.int64)
+        places = np.full(len(hashed), -1, dtype=np.int64)
         if not len(self):
-            return found
+            return places
         slots = (hashed >> self._shift).astype(np.int64)
         starts = self._starts[slots]
         rows = np.flatnonzero(starts < self._starts[slots + 1])
@@ -74,11 +74,11 @@ class KeyIndex:
                 positions = self._order[at[alike]]
                 asked, known = pa.array(rows[alike]), pa.array(positions)
                 same = equal([column.take(asked) for column in columns], [column.take(known) for column in self.columns])
-                found[rows[alike[same]]] = positions[same]
+                places[rows[alike[same]]] = positions[same]
             at = at + 1
-            going = (at < ends) & (found[rows] < 0)
+            going = (at < ends) & (places[rows] < 0)
             rows, at, ends = rows[going], at[going], ends[going]
-        return found
+        return places
 
     def duplicates(self, examples: int) -> Duplicates | None:
         """Keys that are there more than once, if any are."""

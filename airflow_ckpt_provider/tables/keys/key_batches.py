@@ -136,17 +136,17 @@ def refuse_duplicates(loaded: Keys, names: Sequence[str], shown: Callable[[int, 
 
     :raises DuplicateKeyError: with examples.
     """
-    found: Duplicates | None = loaded.known.duplicates(_EXAMPLES)
-    if found is None:
+    duplicates: Duplicates | None = loaded.known.duplicates(_EXAMPLES)
+    if duplicates is None:
         return
     columns = list(enumerate(loaded.known.columns))
     examples = [
         f"({', '.join(shown(number, column, position) for number, column in columns)}): {times} rows"
-        for position, times in zip(found.positions, found.times, strict=True)
+        for position, times in zip(duplicates.positions, duplicates.times, strict=True)
     ]
     raise DuplicateKeyError(
         f"The source of the upsert has rows with the same key ({', '.join(map(repr, names))}), so that it is undefined which of "
-        f"them is meant: {found.keys} keys or more are there more than once, for instance\n  "
+        f"them is meant: {duplicates.keys} keys or more are there more than once, for instance\n  "
         + "\n  ".join(examples)
         + "\nNothing was committed. Keep one row of each key in the source or its transform, or name more columns in upsert_keys; "
         "then run the write under another idempotence key."
@@ -173,13 +173,13 @@ class KeptKeys:
 
     def get(self, name: object, load: Callable[[], Keys]) -> Keys:
         """What was kept under this name, or what is loaded now."""
-        found = self._kept.pop(name, None)
-        if found is None:
+        keys = self._kept.pop(name, None)
+        if keys is None:
             self._shrink(self.limit - PORTION_BYTES)
-            found = load()
-        self._kept[name] = found
+            keys = load()
+        self._kept[name] = keys
         self._shrink(self.limit)
-        return found
+        return keys
 
     def clear(self) -> None:
         """Keep nothing."""

@@ -61,10 +61,10 @@ def equal(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> npt.NDArray[np
     import pyarrow.compute as pc
 
     same = np.ones(len(left[0]), dtype=np.bool_)
-    for one, other in zip(left, right, strict=True):
-        equals = pc.fill_null(pc.equal(one, other), fill_value=False).to_numpy(zero_copy_only=False)
-        if one.null_count and other.null_count:
-            equals = equals | pc.and_(one.is_null(), other.is_null()).to_numpy(zero_copy_only=False)
+    for column, other in zip(left, right, strict=True):
+        equals = pc.fill_null(pc.equal(column, other), fill_value=False).to_numpy(zero_copy_only=False)
+        if column.null_count and other.null_count:
+            equals = equals | pc.and_(column.is_null(), other.is_null()).to_numpy(zero_copy_only=False)
         same &= equals
     return same
 

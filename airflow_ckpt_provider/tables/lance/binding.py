@@ -16,6 +16,7 @@ from airflow_ckpt_provider.exceptions import (
     UnsupportedTableError,
 )
 from airflow_ckpt_provider.scan.lance import dataset_uri, made_at, open_dataset
+from airflow_ckpt_provider.tables.format import MAIN
 from airflow_ckpt_provider.tables.lance.evolution import changes, unaddable
 from airflow_ckpt_provider.tables.lance.files import DatasetFiles
 from airflow_ckpt_provider.tables.lance.line import is_in_line, latest_version
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
 #: Of the format, as headers and references have it.
 NAME = "lance"
 
-#: The only line of versions that is written to.
-BRANCH = "main"
-
 #: Property of the transaction that makes a dataset: which binding it was made by.
 MADE_BY = "airflow.checkpoint.dataset"
 
@@ -57,7 +55,7 @@ class NamedDataset:
     """
 
     format = NAME
-    branch = BRANCH
+    branch = MAIN
 
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
         self.identifier = dataset_uri(uri)
@@ -97,7 +95,7 @@ class NamedDataset:
             format=NAME,
             identifier=self.identifier,
             uuid="",
-            branch=BRANCH,
+            branch=MAIN,
             schema_id=0,
             spec_id=0,
             schema_fingerprint=fingerprint(dataset.lance_schema),
@@ -126,7 +124,7 @@ class NamedDataset:
             format=NAME,
             identifier=self.identifier,
             uuid=uuid.uuid4().hex,
-            branch=BRANCH,
+            branch=MAIN,
             schema_id=0,
             spec_id=0,
             schema_fingerprint=fingerprint(LanceSchema.from_pyarrow(rows)),

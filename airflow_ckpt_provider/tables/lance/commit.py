@@ -107,23 +107,23 @@ class VersionChange(NamedTuple):
 
     def _verified(self, made: LanceDataset) -> Landed:
         """The commit as the version it made shows it (I2)."""
-        holds, found, ids = self.operation.holds, dict[str, int](), set[int]()
+        holds, held, ids = self.operation.holds, dict[str, int](), set[int]()
         # One at a time, and each path asked for once: of ten thousand fragments, to hold them all takes longer than the commit.
         for fragment in made.get_fragments():
-            one = fragment.metadata
-            ids.add(one.id)
-            found |= {path: one.physical_rows for file in one.files if (path := name_of(file)) in holds}
-        if found != holds:
+            metadata = fragment.metadata
+            ids.add(metadata.id)
+            held |= {path: metadata.physical_rows for file in metadata.files if (path := name_of(file)) in holds}
+        if held != holds:
             raise RowCountError(
-                f"Version {made.version} of {made.uri} holds {sum(found.values())} rows in the staged files; "
+                f"Version {made.version} of {made.uri} holds {sum(held.values())} rows in the staged files; "
                 f"{sum(holds.values())} were sealed for {self.commit.keys}. The version has landed: compare the dataset with its "
                 "source before anything else writes to it."
             )
-        strange = set() if self.operation.fragments is None else ids - self.operation.fragments
-        if strange:
+        unseen = set() if self.operation.fragments is None else ids - self.operation.fragments
+        if unseen:
             raise RowCountError(
-                f"{self.commit.keys} landed in version {made.version} of {made.uri}, and {len(strange)} fragments that others "
-                f"added meanwhile were not looked at ({', '.join(map(str, sorted(strange)[:5]))}). Rows of theirs may have keys "
+                f"{self.commit.keys} landed in version {made.version} of {made.uri}, and {len(unseen)} fragments that others "
+                f"added meanwhile were not looked at ({', '.join(map(str, sorted(unseen)[:5]))}). Rows of theirs may have keys "
                 "that were inserted: look for keys that are there twice before anything else writes to the dataset."
             )
         return Landed(made.version, made_at(made), landed_now=True)

@@ -10,6 +10,8 @@ import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from airflow_ckpt_provider.checkpoint.bounds import Count  # noqa: TC001 - msgspec reads the types of members
+from airflow_ckpt_provider.checkpoint.documents import Part
 from airflow_ckpt_provider.checkpoint.layout import author_of
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     import numpy as np
     import numpy.typing as npt
+    from lance.fragment import DeletionFile
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, StagedFile
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
@@ -35,6 +38,38 @@ _READS = 16
 
 #: Bits of a deletion file's number that say which split it is of; those above say which attempt wrote it.
 _SPLIT_BITS, _ATTEMPT_BITS = 23, 40
+
+
+class Deletions(Part, frozen=True, kw_only=True):
+    """Which rows of a fragment a commit marks as deleted: those of a deletion file that a split has written.
+
+    :param fragment: id of the fragment.
+    :param read_version: the version that the rows were found in.
+    :param id: number of the deletion file; see ``number_of``.
+    :param num_deleted_rows: rows that it has.
+    """
+
+    fragment: Count
+    read_version: Count
+    id: Count
+    num_deleted_rows: Count
+
+    @property
+    def name(self) -> str:
+        """Name of the file below the dataset's root."""
+        return f"{FOLDER}/{self.fragment}-{self.read_version}-{self.id}.arrow"
+
+    def described(self) -> DeletionFile:
+        """As the fragment's description has it."""
+        from lance.fragment import DeletionFile
+
+        return DeletionFile(
+            read_version=self.read_version,
+            id=self.id,
+            file_type="array",
+            num_deleted_rows=self.num_deleted_rows,
+            base_id=None,
+        )
 
 
 def number_of(stem: str) -> int:
@@ -64,63 +99,55 @@ def deletion_name(fragment: int, deletion_file: JsonObject) -> str:
     return f"{FOLDER}/{fragment}-{deletion_file['read_version']}-{deletion_file['id']}.{suffix}"
 
 
-def write_deletions(files: DatasetFiles, fragment: int, version: int, offsets: Offsets, stem: str) -> tuple[JsonObject, StagedFile]:
+def write_deletions(files: DatasetFiles, fragment: int, version: int, offsets: Offsets, stem: str) -> tuple[Deletions, StagedFile]:
     """Write which rows of a fragment are deleted, those that were before included.
 
     :param fragment: its id.
     :param version: the version that the rows were found in.
-    :returns: what the fragment's description has to say of the deletions, and the file.
+    :returns: what the commit makes of it, and the file.
     """
     import pyarrow as pa
 
-    number = number_of(stem)
     schema = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
         writer.write_table(pa.table({"row_id": pa.array(offsets, pa.uint32())}, schema=schema))
-    deletions: JsonObject = {
-        "read_version": version,
-        "id": number,
-        "file_type": "array",
-        "num_deleted_rows": len(offsets),
-        "base_id": None,
-    }
-    return deletions, files.put(deletion_name(fragment, deletions), sink.getvalue().to_pybytes())
+    deletions = Deletions(fragment=fragment, read_version=version, id=number_of(stem), num_deleted_rows=len(offsets))
+    return deletions, files.put(deletions.name, sink.getvalue().to_pybytes())
 
 
-def require_counted(files: DatasetFiles, described: Sequence[tuple[int, JsonObject]]) -> None:
+def require_counted(files: DatasetFiles, staged: Sequence[Deletions]) -> None:
     """Check that deletion files have as many rows as they are described with: if not, nobody could read their fragments (I14).
 
-    :param described: fragments, by their ids, and what their descriptions are to say of the deletions.
     :raises StagedFileMissingError: if one cannot be read.
     :raises CorruptObjectError: if one has another number of rows.
     """
     import obstore
     import pyarrow as pa
 
-    if not described:
+    if not staged:
         # There may be no dataset yet.
         return
     store = StorageLocation(files.uri, files.options).open()
 
-    def rows(one: tuple[int, JsonObject]) -> int:
+    def rows(deletions: Deletions) -> int:
         try:
-            content = obstore.get(store, deletion_name(*one)).bytes()
+            content = obstore.get(store, deletions.name).bytes()
             with pa.ipc.open_file(pa.py_buffer(bytes(content))) as file:
                 return sum(file.get_batch(number).num_rows for number in range(file.num_record_batches))
         except (FileNotFoundError, pa.ArrowInvalid) as error:
             raise StagedFileMissingError(
-                f"The deletion file {files.uri}/{deletion_name(*one)} is gone or damaged. Nothing was committed. Clear the stage: "
+                f"The deletion file {files.uri}/{deletions.name} is gone or damaged. Nothing was committed. Clear the stage: "
                 "it stages anew what is missing, and nothing else. Then clear the commit."
             ) from error
 
     with ThreadPoolExecutor(_READS) as pool:
-        for one, found in zip(described, pool.map(rows, described), strict=True):
-            if one[1].get("num_deleted_rows") != found:
+        for deletions, deleted in zip(staged, pool.map(rows, staged), strict=True):
+            if deletions.num_deleted_rows != deleted:
                 raise CorruptObjectError(
-                    f"The checkpoint store says that {one[1].get('num_deleted_rows')} rows of fragment {one[0]} of {files.uri} are "
-                    f"deleted, and the staged deletion file has {found}. The store was altered; nothing was changed. Redo the "
-                    f"write: {how_to_restart()}."
+                    f"The checkpoint store says that {deletions.num_deleted_rows} rows of fragment {deletions.fragment} of "
+                    f"{files.uri} are deleted, and the staged deletion file has {deleted}. The store was altered; nothing was "
+                    f"changed. Redo the write: {how_to_restart()}."
                 )
 
 

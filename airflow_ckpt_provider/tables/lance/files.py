@@ -104,8 +104,8 @@ class DatasetFiles:
                 return []
         import obstore
 
-        found = obstore.list(StorageLocation(self.uri, self.options).open(), f"{folder}/")
-        return [one["path"].rpartition("/")[2] for chunk in found for one in chunk]
+        listed = obstore.list(StorageLocation(self.uri, self.options).open(), f"{folder}/")
+        return [entry["path"].rpartition("/")[2] for chunk in listed for entry in chunk]
 
     def holding(self, names: Sequence[str], wanted: Sequence[bytes]) -> list[str]:
         """Those of some small files below the dataset's root that hold any of these; one that is not there holds none."""
@@ -118,7 +118,7 @@ class DatasetFiles:
                 content = bytes(obstore.get(store, name).bytes())
             except FileNotFoundError:
                 return False
-            return any(one in content for one in wanted)
+            return any(text in content for text in wanted)
 
         # A file has a megabyte for each five thousand fragments of its commit.
         with ThreadPoolExecutor(_READS) as pool:

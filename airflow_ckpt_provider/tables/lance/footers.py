@@ -32,7 +32,7 @@ def require_rows(files: DatasetFiles, manifests: Iterable[JsonObject], header: H
     """
     from lance.file import LanceFileSession
 
-    fragments = [fragment for one in manifests for fragment in StagedFragments.from_json(one).fragments]
+    fragments = [fragment for manifest in manifests for fragment in StagedFragments.from_json(manifest).fragments]
     if not fragments:
         return
     session = LanceFileSession(files.address, storage_options=files.storage_options)
@@ -44,10 +44,10 @@ def require_rows(files: DatasetFiles, manifests: Iterable[JsonObject], header: H
             return None
 
     with ThreadPoolExecutor(_READS) as pool:
-        for fragment, found in zip(fragments, pool.map(rows, (one.name for one in fragments)), strict=True):
-            if found is not None and fragment.rows != found:
+        for fragment, counted in zip(fragments, pool.map(rows, (fragment_read.name for fragment_read in fragments)), strict=True):
+            if counted is not None and fragment.rows != counted:
                 raise CorruptObjectError(
                     f"The checkpoint store says that {files.path(fragment.name)}, staged under the key {header.key!r}, has "
-                    f"{fragment.rows:,} rows, and the file has {found:,}. The store was altered; nothing was changed. Redo the "
+                    f"{fragment.rows:,} rows, and the file has {counted:,}. The store was altered; nothing was changed. Redo the "
                     f"write: {how_to_restart(header)}."
                 )

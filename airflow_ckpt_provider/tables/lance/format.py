@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.scan.lance import dataset_uri
-from airflow_ckpt_provider.tables.format import TableFormat
+from airflow_ckpt_provider.tables.format import TableFormat, named_by, storage_options
 from airflow_ckpt_provider.tables.lance.binding import NAME
-from airflow_ckpt_provider.tables.lance.modes import MODES, mode_of
+from airflow_ckpt_provider.tables.lance.modes import MODES
 from airflow_ckpt_provider.tables.lance.table import LanceTarget
-
-
-def _open(identifier: str, branch: str, opened: object) -> LanceTarget:
-    """A dataset, opened with storage options."""
-    del branch
-    if not isinstance(opened, dict):
-        raise TypeError("A dataset is opened with storage options.")
-    return LanceTarget(identifier, opened)
-
-
-def _named(identifier: str) -> str | None:
-    try:
-        return dataset_uri(identifier)
-    except InvalidInputError:
-        return None
-
 
 FORMAT = TableFormat(
     name=NAME,
@@ -31,8 +14,7 @@ FORMAT = TableFormat(
     what_deletes="Lance's clean-up of old versions deletes files that no version refers to once they are seven days old.",
     connection="checkpoint",
     modes=MODES,
-    mode=mode_of,
-    open=_open,
-    named=_named,
+    open=lambda identifier, _, opened: LanceTarget(identifier, storage_options(opened)),
+    named=named_by(dataset_uri),
     refusal=lambda _: None,
 )

@@ -52,14 +52,14 @@ def metadata_of(staged: Iterable[StagedFragments]) -> list[Any]:
     """Lance's description of all these fragments; they get their ids from the commit."""
     from lance.fragment import FragmentMetadata
 
-    found: list[Any] = []
-    for one in staged:
-        describe = _describing(one.fields, one.storage_version)
-        found += [
+    metadata: list[Any] = []
+    for manifest in staged:
+        describe = _describing(manifest.fields, manifest.storage_version)
+        metadata += [
             FragmentMetadata(id=0, files=[describe(fragment.name, fragment.bytes)], physical_rows=fragment.rows)
-            for fragment in one.fragments
+            for fragment in manifest.fragments
         ]
-    return found
+    return metadata
 
 
 def data_file(name: str, fields: Sequence[int], storage_version: str, size: int) -> Any:  # noqa: ANN401 - a DataFile
@@ -73,9 +73,9 @@ def data_file(name: str, fields: Sequence[int], storage_version: str, size: int)
 def _describing(fields: Sequence[int], storage_version: str) -> Callable[[str, int], Any]:
     """What describes data files with equal columns, by name and size."""
     kind = _named_file()
-    own, columns = list(fields), list(range(len(fields)))
+    field_ids, columns = list(fields), list(range(len(fields)))
     major, minor = map(int, storage_version.split("."))
-    return lambda name, size: kind(name, own, columns, major, minor, size)
+    return lambda name, size: kind(name, field_ids, columns, major, minor, size)
 
 
 @functools.cache

@@ -68,21 +68,21 @@ def _transactions(dataset: LanceDataset, begin: int, end: int, search: Search) -
 
     :raises HistoryExpiredError: if one of them is gone.
     """
-    found: list[Any] = []
+    transactions: list[Any] = []
     try:
         if begin == 0 and end > 0:
             # ``delta`` compares two versions, and there is none before the first.
-            found.append(transaction_of(dataset, 1))
+            transactions.append(transaction_of(dataset, 1))
             begin = 1
         if end > begin:
-            found += _between(dataset, begin, end)
+            transactions += _between(dataset, begin, end)
     except (OSError, ValueError) as error:
         raise HistoryExpiredError(
             f"It cannot be told whether {search.keys} was committed to {dataset.uri}: a commit was begun when it was at version "
             f"{search.horizon}, and versions since then were cleaned up ({error}). Nothing was changed. Look for the rows in "
             "the dataset; if they are there, mark the task as success, if not, run the write under another idempotence key."
         ) from error
-    return found
+    return transactions
 
 
 def _between(dataset: LanceDataset, begin: int, end: int) -> list[Any]:
@@ -104,7 +104,7 @@ def operations_since(dataset: LanceDataset, version: int) -> list[str] | None:
     if not all_are_there(dataset, version) and not all(is_in_line(number, dataset) for number in numbers):
         # One of these was made below the latest, and what made the one that had its number is gone.
         return None
-    return None if None in made else [type(one.operation).__name__ for one in made]
+    return None if None in made else [type(transaction.operation).__name__ for transaction in made]
 
 
 def rows_stayed(dataset: LanceDataset, version: int) -> bool:

@@ -61,10 +61,10 @@ def require_unknown(
     :param since: the version from which on it is looked.
     """
     for version, identity in _committed(files, dataset, keys, since):
-        strange = [trace for trace in traces_in(identity) if trace.key in keys and trace not in known]
+        unknown = [trace for trace in traces_in(identity) if trace.key in keys and trace not in known]
         # One of ours that Lance made below the latest version was never part of the dataset, and is landed again.
-        if strange and is_in_line(version, dataset) is not False and _is_shown(dataset, version):
-            raise not_ours(f"the key {keys[strange[0].key]!r}", f"version {version}", dataset.uri)
+        if unknown and is_in_line(version, dataset) is not False and _is_shown(dataset, version):
+            raise not_ours(f"the key {keys[unknown[0].key]!r}", f"version {version}", dataset.uri)
 
 
 def require_unseen(dataset: LanceDataset, header: Header) -> None:
@@ -86,12 +86,14 @@ def require_unseen(dataset: LanceDataset, header: Header) -> None:
 def _committed(files: DatasetFiles, dataset: LanceDataset, keys: Mapping[str, str], since: int) -> Iterator[tuple[int, str]]:
     """Versions after one that are commits of checkpoints, and their identities; all that may be of these keys."""
     if dataset.version - since <= _FEW:
-        found: Iterator[tuple[int, Any]] = ((version, _made(dataset, version)) for version in range(since + 1, dataset.version + 1))
+        versions: Iterator[tuple[int, Any]] = (
+            (version, _made(dataset, version)) for version in range(since + 1, dataset.version + 1)
+        )
     else:
-        ours = (one for one in map(_listed, files.names(_FOLDER)) if one is not None)
-        wanted = _holding([one for one in ours if one.keys is None or one.keys & keys.keys()], files, keys)
-        found = (landed for one in wanted if (landed := _landed(dataset, one, since)) is not None)
-    for version, transaction in found:
+        ours = (begun for begun in map(_listed, files.names(_FOLDER)) if begun is not None)
+        wanted = _holding([begun for begun in ours if begun.keys is None or begun.keys & keys.keys()], files, keys)
+        versions = (landed for begun in wanted if (landed := _landed(dataset, begun, since)) is not None)
+    for version, transaction in versions:
         identity = None if transaction is None else (transaction.transaction_properties or {}).get(IDENTITY)
         if identity is not None:
             yield version, identity
@@ -108,20 +110,20 @@ class _Listed(NamedTuple):
 
 def _listed(name: str) -> _Listed | None:
     file = _FILE.match(name)
-    own = _ID.match(file[2]) if file else None
-    if file is None or own is None:
+    id_match = _ID.match(file[2]) if file else None
+    if file is None or id_match is None:
         return None
-    keys = None if own[1] == "many" else frozenset(own[1][start : start + 8] for start in range(0, len(own[1]), 8))
+    keys = None if id_match[1] == "many" else frozenset(id_match[1][start : start + 8] for start in range(0, len(id_match[1]), 8))
     return _Listed(name, int(file[1]), file[2], keys)
 
 
 def _holding(listed: list[_Listed], files: DatasetFiles, keys: Mapping[str, str]) -> list[_Listed]:
     """Those that name one of the keys, and of the others those whose file has one in it, as plain text."""
-    unnamed = [f"{_FOLDER}/{one.name}" for one in listed if one.keys is None]
+    unnamed = [f"{_FOLDER}/{begun.name}" for begun in listed if begun.keys is None]
     if not unnamed or len(keys) > _SOUGHT:
         return listed
     holding = set(files.holding(unnamed, [key.encode() for key in keys]))
-    return [one for one in listed if one.keys is not None or f"{_FOLDER}/{one.name}" in holding]
+    return [begun for begun in listed if begun.keys is not None or f"{_FOLDER}/{begun.name}" in holding]
 
 
 def _landed(dataset: LanceDataset, listed: _Listed, since: int) -> tuple[int, Any] | None:

@@ -79,36 +79,38 @@ def is_in_line(number: int, latest: LanceDataset) -> bool | None:
     return leads_to(version, latest, _named(added))
 
 
-def leads_to(version: LanceDataset, latest: LanceDataset, own: AbstractSet[str]) -> bool | None:
+def leads_to(version: LanceDataset, latest: LanceDataset, names: AbstractSet[str]) -> bool | None:
     """Whether a version, which may have been cleaned up since, is in the line of a later one.
 
-    :param own: names of data files that it brought along.
+    :param names: names of data files that it brought along.
     :returns: None if that cannot be told.
     """
-    told = _by_the_next(version, latest, own)
-    if told is None and (_is_shown_later(version, latest, own) or all_are_there(latest, version.version - 1)):
+    told = _by_the_next(version, latest, names)
+    if told is None and (_is_shown_later(version, latest, names) or all_are_there(latest, version.version - 1)):
         return True
     return told
 
 
-def _by_the_next(version: LanceDataset, latest: LanceDataset, own: AbstractSet[str]) -> bool | None:
-    found = _made(version.version + 1, latest)
-    if found is None:
+def _by_the_next(version: LanceDataset, latest: LanceDataset, names: AbstractSet[str]) -> bool | None:
+    made = _made(version.version + 1, latest)
+    if made is None:
         return None
-    after, change = found
-    if _is_shown(own, after, change):
+    after, change = made
+    if _is_shown(names, after, change):
         return True
     return _could_follow(version, after, change)
 
 
-def _is_shown_later(version: LanceDataset, latest: LanceDataset, own: AbstractSet[str]) -> bool:
+def _is_shown_later(version: LanceDataset, latest: LanceDataset, names: AbstractSet[str]) -> bool:
     """Whether a later version has files that this one brought along, or says what became of them."""
-    numbers = range(latest.version, version.version + 1, -1) if own else ()
-    return any(_is_shown(own, *found) for number in numbers if (found := _made(number, latest)) is not None)
+    numbers = range(latest.version, version.version + 1, -1) if names else ()
+    return any(_is_shown(names, *made) for number in numbers if (made := _made(number, latest)) is not None)
 
 
-def _is_shown(own: AbstractSet[str], later: LanceDataset, change: _Change) -> bool:
-    return not own.isdisjoint(change.named) or any(not own.isdisjoint(_files(one)) for one in _fragments(later).values())
+def _is_shown(names: AbstractSet[str], later: LanceDataset, change: _Change) -> bool:
+    return not names.isdisjoint(change.named) or any(
+        not names.isdisjoint(_files(fragment)) for fragment in _fragments(later).values()
+    )
 
 
 def _made(number: int, latest: LanceDataset) -> tuple[LanceDataset, _Change] | None:
@@ -132,23 +134,23 @@ def _could_follow(version: LanceDataset, after: LanceDataset, change: _Change) -
         number in before and not files.isdisjoint(_files(before[number])) for number, files in change.taken.items()
     ):
         return False
-    told: list[bool | None] = [_follows(number, one, now.get(number), change) for number, one in before.items()]
-    if False in told or not all(_is_accounted_for(one, before.get(number), change) for number, one in now.items()):
+    told: list[bool | None] = [_follows(number, fragment, now.get(number), change) for number, fragment in before.items()]
+    if False in told or not all(_is_accounted_for(fragment, before.get(number), change) for number, fragment in now.items()):
         return False
     return None if None in told else True
 
 
-def _follows(number: int, one: FragmentMetadata, now: FragmentMetadata | None, change: _Change) -> bool | None:
+def _follows(number: int, fragment: FragmentMetadata, now: FragmentMetadata | None, change: _Change) -> bool | None:
     """Whether it can be that this became of a fragment; None if another one of its number could have been meant."""
-    files = _files(one)
+    files = _files(fragment)
     if not files.isdisjoint(change.named):
         return True
     if now is None or files.isdisjoint(_files(now)):
         unsaid = number in change.removed or (now is not None and change.operation in _REWRITE_FILES)
-        return None if unsaid else change.any_removed or not one.num_rows
+        return None if unsaid else change.any_removed or not fragment.num_rows
     if not files <= _files(now):
         return None if change.operation in _REWRITE_FILES else False
-    return deletions_of(one) == deletions_of(now)
+    return deletions_of(fragment) == deletions_of(now)
 
 
 def _is_accounted_for(now: FragmentMetadata, before: FragmentMetadata | None, change: _Change) -> bool:
@@ -176,7 +178,7 @@ def all_are_there(latest: LanceDataset, number: int) -> bool:
         # Before it there was no dataset.
         return True
     try:
-        tagged = {one["version"] for one in latest.tags.list().values()}
+        tagged = {tag["version"] for tag in latest.tags.list().values()}
         latest.checkout_version(number)
     except (OSError, ValueError):
         return False
@@ -187,18 +189,18 @@ def _change(transaction: Any) -> _Change:  # noqa: ANN401 - a lance.Transaction
     operation, properties = transaction.operation, transaction.transaction_properties or {}
     name, groups = type(operation).__name__, getattr(operation, "groups", ())
     added = [*getattr(operation, "fragments", ()), *getattr(operation, "new_fragments", ())]
-    added += [one for group in groups for one in getattr(group, "new_fragments", ())]
+    added += [fragment for group in groups for fragment in getattr(group, "new_fragments", ())]
     taken = [*getattr(operation, "updated_fragments", ())]
-    taken += [one for group in groups for one in getattr(group, "old_fragments", ())]
+    taken += [fragment for group in groups for fragment in getattr(group, "old_fragments", ())]
     removed = {*getattr(operation, "removed_fragment_ids", ()), *getattr(operation, "deleted_fragment_ids", ())}
     # A merge of ours leaves out what it replaces; one of others keeps every fragment.
     replaces = name == "Merge" and GROUP in properties and properties.get(GENERATION) != "1"
-    of = {one.id: files for one in taken if (files := _files(one))}
+    of = {fragment.id: files for fragment in taken if (files := _files(fragment))}
     return _Change(name, _named([*added, *taken]), of, removed, replaces)
 
 
 def _fragments(version: LanceDataset) -> dict[int, FragmentMetadata]:
-    return {one.id: one for one in (fragment.metadata for fragment in version.get_fragments())}
+    return {metadata.id: metadata for metadata in (fragment.metadata for fragment in version.get_fragments())}
 
 
 def _named(fragments: Iterable[FragmentMetadata]) -> set[str]:

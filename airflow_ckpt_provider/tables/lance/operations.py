@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lance import LanceDataset
     from lance.fragment import FragmentMetadata
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+    from airflow_ckpt_provider.tables.lance.deletions import Deletions
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 
 
@@ -53,7 +53,7 @@ class Swap(NamedTuple):
 
 def rows_of(staged: Sequence[StagedFragments]) -> dict[str, int]:
     """Rows of the staged data files, by their names; see ``Swap.holds``."""
-    return {fragment.name: fragment.rows for one in staged for fragment in one.fragments}
+    return {fragment.name: fragment.rows for manifest in staged for fragment in manifest.fragments}
 
 
 def adding(dataset: LanceDataset, staged: Sequence[StagedFragments], removed: frozenset[str] = frozenset()) -> Swap:
@@ -64,13 +64,13 @@ def adding(dataset: LanceDataset, staged: Sequence[StagedFragments], removed: fr
     """
     from lance import LanceOperation
 
-    there = [fragment.metadata for fragment in dataset.get_fragments()]
+    present = [fragment.metadata for fragment in dataset.get_fragments()]
     gone = replaceable(dataset, removed)
     new = metadata_of(staged)
-    if not there:
+    if not present:
         return Swap(LanceOperation.Merge(new, dataset.lance_schema, preserves_nullability=True), REBASES, rows_of(staged))
-    lowest = min(there, key=lambda one: one.id)
-    removed_ids = [one.id for one in gone]
+    lowest = min(present, key=lambda metadata: metadata.id)
+    removed_ids = [metadata.id for metadata in gone]
     return Swap(
         LanceOperation.Update(
             removed_fragment_ids=removed_ids,
@@ -89,11 +89,11 @@ def replaceable(dataset: LanceDataset, names: frozenset[str]) -> list[FragmentMe
     """
     if not names:
         return []
-    there = (fragment.metadata for fragment in dataset.get_fragments())
-    found = [one for one in there if any(name_of(file) in names for file in one.files)]
-    require_there(len(names) - len(found), dataset)
-    _require_whole(found, dataset)
-    return found
+    present = (fragment.metadata for fragment in dataset.get_fragments())
+    holding = [metadata for metadata in present if any(name_of(file) in names for file in metadata.files)]
+    require_there(len(names) - len(holding), dataset)
+    _require_whole(holding, dataset)
+    return holding
 
 
 def overwriting(schema: pa.Schema, staged: Sequence[StagedFragments]) -> Swap:
@@ -103,20 +103,17 @@ def overwriting(schema: pa.Schema, staged: Sequence[StagedFragments]) -> Swap:
     return Swap(LanceOperation.Overwrite(schema, metadata_of(staged)), 0, rows_of(staged))
 
 
-def merging(dataset: LanceDataset, staged: Sequence[StagedFragments], matched: Mapping[int, JsonObject]) -> Swap:
+def merging(dataset: LanceDataset, staged: Sequence[StagedFragments], deletions: Mapping[int, Deletions]) -> Swap:
     """Keep every fragment, some with more rows deleted, and add others. Conflicts with whatever changes rows meanwhile.
 
-    :param matched: descriptions of fragments with their deletions, by id.
+    :param deletions: by the ids of the fragments.
     """
     from lance import LanceOperation
-    from lance.fragment import DeletionFile
 
     kept = [fragment.metadata for fragment in dataset.get_fragments()]
-    for one in kept:
-        if one.id in matched:
-            # No more than that: which files a fragment has, the dataset says.
-            deletions: Any = matched[one.id]["deletion_file"]
-            one.deletion_file = DeletionFile(**deletions)
+    for fragment in kept:
+        if fragment.id in deletions:
+            fragment.deletion_file = deletions[fragment.id].described()
     # Fragments without a row left are dropped by Lance.
     return Swap(
         LanceOperation.Merge(kept + metadata_of(staged), dataset.lance_schema, preserves_nullability=True),
@@ -144,14 +141,14 @@ def widening(
     fields = file_fields(schema, columns)
     fragments, holds = [], {}
     for fragment in dataset.get_fragments():
-        one = fragment.metadata
-        kept = [file for file in one.files if not set(file.fields) <= instead]
-        if one.id in files:
-            name, size = files[one.id]
+        metadata = fragment.metadata
+        kept = [file for file in metadata.files if not set(file.fields) <= instead]
+        if metadata.id in files:
+            name, size = files[metadata.id]
             kept.append(data_file(name, fields, dataset.data_storage_version, size))
-            holds[name] = one.physical_rows
-        one.files = kept
-        fragments.append(one)
+            holds[name] = metadata.physical_rows
+        metadata.files = kept
+        fragments.append(metadata)
     return Swap(LanceOperation.Merge(fragments, schema, preserves_nullability=True), REBASES, holds)
 
 
@@ -167,9 +164,11 @@ def carrying(dataset: LanceDataset, swap: Swap, schema: Any) -> Swap:  # noqa: A
         return swap._replace(operation=LanceOperation.Overwrite(schema, operation.fragments))
     if isinstance(operation, LanceOperation.Update):
         gone = set(operation.removed_fragment_ids)
-        updated = {one.id: one for one in operation.updated_fragments}
-        there = (fragment.metadata for fragment in dataset.get_fragments())
-        fragments = [updated.get(one.id, one) for one in there if one.id not in gone] + list(operation.new_fragments)
+        updated = {metadata.id: metadata for metadata in operation.updated_fragments}
+        present = (fragment.metadata for fragment in dataset.get_fragments())
+        fragments = [updated.get(metadata.id, metadata) for metadata in present if metadata.id not in gone] + list(
+            operation.new_fragments
+        )
     else:
         fragments = list(operation.fragments)
     return Swap(LanceOperation.Merge(fragments, schema, preserves_nullability=True), 0, swap.holds)
@@ -177,7 +176,7 @@ def carrying(dataset: LanceDataset, swap: Swap, schema: Any) -> Swap:  # noqa: A
 
 def _require_whole(fragments: Sequence[FragmentMetadata], dataset: LanceDataset) -> None:
     """Refuse to replace files of which others deleted rows: an update does that, too, and its rows stand somewhere else now."""
-    touched = sum(one.num_deletions > 0 for one in fragments)
+    touched = sum(metadata.num_deletions > 0 for metadata in fragments)
     if touched:
         raise TableMovedError(
             f"Rows of {touched} files that are to be replaced in {dataset.uri} were deleted or updated by others since. To replace "

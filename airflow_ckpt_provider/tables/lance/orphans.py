@@ -51,8 +51,8 @@ def written(files: DatasetFiles) -> Iterator[tuple[Owner, StagedFile]]:
 def of_generation(listed: WrittenFiles, names: OwnNames) -> list[StagedFile]:
     """Those that a generation has written."""
     numbers = [attempt_number(names.key_hash, names.generation, attempt) for attempt in names.attempts]
-    own = [file for file in listed.of((names.key_hash, names.generation)) if _name(file) in names]
-    return own + listed.of(*numbers)
+    data_files = [file for file in listed.of((names.key_hash, names.generation)) if _name(file) in names]
+    return data_files + listed.of(*numbers)
 
 
 def _name(file: StagedFile) -> str:
@@ -64,12 +64,12 @@ def referenced(files: DatasetFiles, dataset: LanceDataset) -> Iterator[set[str]]
     yield _referenced(files, dataset)
     for branch in (None, *dataset.branches.list()):
         line = dataset if branch is None else dataset.checkout_version((branch, None))
-        for version in sorted((one["version"] for one in line.versions()), reverse=True):
+        for version in sorted((listed_version["version"] for listed_version in line.versions()), reverse=True):
             try:
                 yield _referenced(files, line.checkout_version((branch, version)))
             except (OSError, ValueError):
                 # One that others have cleaned up since it was listed refers to nothing.
-                if any(one["version"] == version for one in line.versions()):
+                if any(listed_version["version"] == version for listed_version in line.versions()):
                     raise
 
 
@@ -87,14 +87,14 @@ def delete(files: DatasetFiles, paths: Iterable[str]) -> None:
 
 
 def _referenced(files: DatasetFiles, dataset: LanceDataset) -> set[str]:
-    found = set()
+    paths = set()
     for fragment in dataset.get_fragments():
-        one = fragment.metadata
-        found |= {files.path(name_of(file)) for file in one.files}
-        deletions = deletions_of(one)
+        metadata = fragment.metadata
+        paths |= {files.path(name_of(file)) for file in metadata.files}
+        deletions = deletions_of(metadata)
         if deletions is not None:
-            found.add(f"{files.uri}/{deletion_name(one.id, deletions)}")
-    return found
+            paths.add(f"{files.uri}/{deletion_name(metadata.id, deletions)}")
+    return paths
 
 
 def _is_local(files: DatasetFiles) -> bool:
@@ -114,5 +114,5 @@ def _listed(files: DatasetFiles, folder: str) -> Iterator[StagedFile]:
     import obstore
 
     for chunk in obstore.list(StorageLocation(files.uri, files.options).open(), folder):
-        for one in chunk:
-            yield StagedFile(f"{files.uri}/{one['path']}", one["size"])
+        for named in chunk:
+            yield StagedFile(f"{files.uri}/{named['path']}", named["size"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
@@ -11,20 +11,21 @@ from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError
 from airflow_ckpt_provider.tables.lance.columns.writer import JOIN, Join
 from airflow_ckpt_provider.tables.lance.deletions import FOLDER as DELETIONS
-from airflow_ckpt_provider.tables.lance.deletions import attempt_number, attempt_number_in, deletion_name, number_of
+from airflow_ckpt_provider.tables.lance.deletions import attempt_number, attempt_number_in, number_of
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.intermediate import ColumnFile, deletions_in, intermediate_of
 from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER
-from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER as SIDECARS
 from airflow_ckpt_provider.tables.lance.upsert.source import UpsertPinned
 from airflow_ckpt_provider.tables.own import not_own, require_work_once
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject, Plan, Split, Staged
+    from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Split, Staged
     from airflow_ckpt_provider.checkpoint.layout import OwnNames
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
+    from airflow_ckpt_provider.tables.lance.upsert.sidecar import DatasetSidecar
 
 _DELETION_FILE = re.compile(r"[0-9]{1,20}-[0-9]{1,20}-([0-9]{1,20})\.arrow")
 
@@ -40,45 +41,47 @@ def require_own_records(
     :param earlier: names of the files of the generation that is replaced.
     :raises CorruptObjectError: naming one.
     """
-    own = _Own(uri, header, names)
+    own_files = _Own(uri, header, names)
     for record in staged:
-        own.require_record(record)
+        own_files.require_record(record)
     for plan in plans:
-        own.require_plan(plan, earlier)
+        own_files.require_plan(plan, earlier)
 
 
-def require_own_files(uri: str, one: SealedWrite, fields: Collection[int] | None) -> None:
+def require_own_files(uri: str, write: SealedWrite, fields: Collection[int] | None) -> None:
     """Refuse to land a sealed checkpoint that names files of others, or fragments that its splits have not staged, or not so.
 
     :param fields: ids of the fields that rows are staged with; None if what is staged has columns of its own.
     :raises CorruptObjectError: naming one.
     """
-    require_own_records(uri, one.header, one.names, [one.plan], one.staged, one.replaced.names if one.replaced else None)
-    own = _Own(uri, one.header, one.names)
-    filters = [(split.read.get("source"), split.read.get("matched")) for split in one.plan.splits if split.task == FILTER]
+    require_own_records(
+        uri, write.header, write.names, [write.plan], write.staged, write.replaced.names if write.replaced else None
+    )
+    own_files = _Own(uri, write.header, write.names)
+    filters = [(split.read.get("source"), split.read.get("matched")) for split in write.plan.splits if split.task == FILTER]
     # What was read lands as it is, or as far as these let it.
-    again = filters[:1] if any(split.task == READ for split in one.plan.splits) else []
-    require_work_once([*filters, *again], one.header)
-    taken = {split.id: _taken(split) for split in one.plan.splits}
+    again = filters[:1] if any(split.task == READ for split in write.plan.splits) else []
+    require_work_once([*filters, *again], write.header)
+    taken = {split.id: _taken(split) for split in write.plan.splits}
     left: dict[str, tuple[int, int]] = {}
-    for record in one.staged:
-        own.require_split(record, taken.get(record.split, frozenset()))
-        own.require_deletions(record)
+    for record in write.staged:
+        own_files.require_split(record, taken.get(record.split, frozenset()))
+        own_files.require_deletions(record)
         sizes = {file.path: file.bytes for file in record.files}
         for fragment in StagedFragments.from_json(record.manifest).fragments if record.manifest is not None else ():
             if fragment.name in left or sizes.get(f"{uri}/data/{fragment.name}") != fragment.bytes:
-                raise own.error(f"{uri}/data/{fragment.name}")
+                raise own_files.error(f"{uri}/data/{fragment.name}")
             left[fragment.name] = (fragment.rows, fragment.bytes)
-    for staged in map(StagedFragments.from_json, one.seal.manifests):
+    for staged in map(StagedFragments.from_json, write.seal.manifests):
         for name, rows, size in ((fragment.name, fragment.rows, fragment.bytes) for fragment in staged.fragments):
             # Lance takes a file for whatever columns it is told.
             if left.pop(name, None) != (rows, size) or (fields is not None and tuple(fields) != staged.fields):
-                raise own.error(f"{uri}/data/{name}")
+                raise own_files.error(f"{uri}/data/{name}")
     if left:
         raise CorruptObjectError(
-            f"The seal of the key {one.header.key!r} in the checkpoint store leaves out {len(left)} files that its splits have "
+            f"The seal of the key {write.header.key!r} in the checkpoint store leaves out {len(left)} files that its splits have "
             f"staged for {uri}, such as {min(left)}. The store was altered; nothing was changed. Redo the write: "
-            f"{how_to_restart(one.header)}."
+            f"{how_to_restart(write.header)}."
         )
 
 
@@ -101,9 +104,9 @@ class _Own:
         self._numbers = {attempt_number(names.key_hash, names.generation, attempt) for attempt in names.attempts}
 
     def require_record(self, record: Staged) -> None:
-        own = self._of_writer(record)
+        of_writer = self._of_writer(record)
         for path in (*(file.path for file in record.files), *record.replaces):
-            if path in own:
+            if path in of_writer:
                 continue
             folder, _, name = path.removeprefix(f"{self._uri}/").partition("/")
             if folder == DELETIONS:
@@ -111,39 +114,33 @@ class _Own:
             else:
                 self.require(folder, name)
         for fragment in StagedFragments.from_json(record.manifest).fragments if record.manifest is not None else ():
-            if f"{self._data}{fragment.name}" not in own:
+            if f"{self._data}{fragment.name}" not in of_writer:
                 self.require("data", fragment.name)
-        if record.scratch is not None:
-            self._require_scratch(record.scratch)
-
-    def _require_scratch(self, scratch: Any) -> None:  # noqa: ANN401 - JSON
-        for sidecar in (scratch.get("sidecar"), scratch.get(ROW_IDS)):
-            if sidecar is not None:
-                self.require_sidecar(sidecar)
-        if "file" in scratch:
-            self.require("data", scratch["file"][0])
-        if "fragment" in scratch:
-            deletions = scratch["fragment"]["deletion_file"]
-            strange = deletions.get("base_id") is not None or deletions.get("file_type") != "array"
-            if strange or attempt_number_in(int(deletions["id"])) not in self._numbers:
-                raise self.error(f"{self._uri}/{DELETIONS}/{scratch['fragment']['id']}-*-{deletions['id']}")
+        kept = intermediate_of(record)
+        for sidecar in kept.sidecars if kept is not None else ():
+            self.require_sidecar(sidecar)
+        if isinstance(kept, ColumnFile):
+            self.require("data", kept.name)
+        deletions = deletions_in(record)
+        if deletions is not None and attempt_number_in(deletions.id) not in self._numbers:
+            raise self.error(f"{self._uri}/{deletions.name}")
 
     def _of_writer(self, record: Staged) -> frozenset[str]:
         """Data files of a record that are its writer's for its split, whatever else it names: there may be very many."""
         beginnings = self._names.beginnings(record.split, record.writer)
-        begin = tuple(f"{self._data}{one}" for one in beginnings)
-        found = [file.path for file in record.files if file.path.startswith(begin)]
-        text = "".join(path[len(self._data) :] for path in found)
-        return frozenset(found) if _PLAIN.fullmatch(text) else frozenset()
+        begin = tuple(f"{self._data}{beginning}" for beginning in beginnings)
+        paths = [file.path for file in record.files if file.path.startswith(begin)]
+        text = "".join(path[len(self._data) :] for path in paths)
+        return frozenset(paths) if _PLAIN.fullmatch(text) else frozenset()
 
     def require_split(self, record: Staged, taken: Collection[str]) -> None:
         """Refuse data files that the record's writer has not written for its split, nor taken from the source as they were.
 
         :param taken: names of those that may be.
         """
-        own = self._of_writer(record)
+        of_writer = self._of_writer(record)
         for file in record.files:
-            if file.path in own:
+            if file.path in of_writer:
                 continue
             folder, _, name = file.path.removeprefix(f"{self._uri}/").partition("/")
             if folder != DELETIONS and name not in taken and not self._names.of_split(name, record.split, record.writer):
@@ -151,25 +148,24 @@ class _Own:
 
     def require_deletions(self, record: Staged) -> None:
         """Refuse to mark rows as deleted by another file than the one that the record's writer has written for its split."""
-        fragment: Any = (record.scratch or {}).get("fragment")
+        deletions = deletions_in(record)
         deleting = any(file.path.startswith(f"{self._uri}/{DELETIONS}/") for file in record.files)
-        if deleting and fragment is None:
+        if deleting and deletions is None:
             raise self.error(record.files[0].path)
-        if fragment is None:
+        if deletions is None:
             return
-        deletions, names = fragment["deletion_file"], self._names
-        stem = CheckpointPaths(names.key_hash, names.generation).file_stem(record.split, record.writer)
-        path = f"{self._uri}/{deletion_name(fragment['id'], deletions)}"
-        if deletions["id"] != number_of(stem) or path not in {file.path for file in record.files}:
+        stem = CheckpointPaths(self._names.key_hash, self._names.generation).file_stem(record.split, record.writer)
+        path = f"{self._uri}/{deletions.name}"
+        if deletions.id != number_of(stem) or path not in {file.path for file in record.files}:
             raise self.error(path)
 
     def require_plan(self, plan: Plan, earlier: OwnNames | None) -> None:
         pinned = plan.mode_as(UpsertPinned) if self._header.mode == "upsert" else None
         if pinned is not None:
             for sidecar in pinned.sidecars:
-                self.require_sidecar(sidecar.to_json())
+                self.require_sidecar(sidecar)
             for sidecar in pinned.replaced:
-                (self if earlier is None else _Own(self._uri, self._header, earlier)).require_sidecar(sidecar.to_json())
+                (self if earlier is None else _Own(self._uri, self._header, earlier)).require_sidecar(sidecar)
             for name in pinned.source.files if pinned.source is not None else ():
                 self.require("data", name)
         for split in plan.splits:
@@ -181,10 +177,11 @@ class _Own:
                 for fragment in StagedFragments.from_json(fragments).fragments:
                     self.require("data", fragment.name)
 
-    def require_sidecar(self, sidecar: Any) -> None:  # noqa: ANN401 - JSON
-        folder, _, name = str(sidecar["name"]).partition("/")
+    def require_sidecar(self, sidecar: DatasetSidecar) -> None:
+        """Refuse a sidecar that is not one of this generation's."""
+        folder, _, name = sidecar.name.partition("/")
         if folder != SIDECARS:
-            raise self.error(f"{self._uri}/{sidecar['name']}")
+            raise self.error(f"{self._uri}/{sidecar.name}")
         self.require(folder, name)
 
     def require(self, folder: str, name: str) -> None:
@@ -199,8 +196,3 @@ class _Own:
 
     def error(self, path: str) -> Exception:
         return not_own(path, [self._uri], self._header)
-
-
-def _list(inputs: JsonObject, name: str) -> Iterator[Any]:
-    found = inputs.get(name)
-    yield from found if isinstance(found, list | tuple) else ()

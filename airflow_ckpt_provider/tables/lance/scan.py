@@ -30,9 +30,9 @@ class FileScan:
     def __init__(self, files: DatasetFiles, schema: pa.Schema, columns: Sequence[str] | None = None) -> None:
         import pyarrow as pa
 
-        strange = [name for name in columns or () if name not in schema.names]
-        if strange:
-            raise ValueError(f"There is no column {strange[0]!r}; there are {', '.join(schema.names)}.")
+        absent = [name for name in columns or () if name not in schema.names]
+        if absent:
+            raise ValueError(f"There is no column {absent[0]!r}; there are {', '.join(schema.names)}.")
         self._files = files
         self.schema = as_read(schema if columns is None else pa.schema([schema.field(name) for name in columns], schema.metadata))
 
@@ -50,9 +50,9 @@ class FileScan:
         rows = reader.num_rows()
         size = max(1, min(_RANGE_ROWS, _RANGE_BYTES * rows // max(1, file.bytes)))
         for first in range(0, rows, size):
-            own = range(first, min(first + size, rows))
-            yield own, self._read(reader, own)
+            numbers = range(first, min(first + size, rows))
+            yield numbers, self._read(reader, numbers)
 
-    def _read(self, reader: LanceFileReader, own: range) -> Iterator[pa.RecordBatch]:
-        for batch in reader.read_range(own.start, len(own), batch_size=len(own)).to_batches():
+    def _read(self, reader: LanceFileReader, numbers: range) -> Iterator[pa.RecordBatch]:
+        for batch in reader.read_range(numbers.start, len(numbers), batch_size=len(numbers)).to_batches():
             yield batch.select(self.schema.names)

@@ -180,11 +180,11 @@ def _refusal(field: pa.Field, storage_version: str) -> str | None:
     try:
         session = LanceFileSession("memory://trial")
         session.open_writer("trial.lance", schema=schema, version=storage_version).close()
-        found = len(session.open_reader("trial.lance").metadata().columns)
+        taken = len(session.open_reader("trial.lance").metadata().columns)
     except Exception as error:  # noqa: BLE001 - Lance raises whatever it likes
         return str(error).partition(", /")[0]
     expected = len(file_fields(LanceSchema.from_pyarrow(schema)))
-    return None if found == expected else f"it takes {found} columns of a file, where {expected} are known"
+    return None if taken == expected else f"it takes {taken} columns of a file, where {expected} are known"
 
 
 def schema_to_json(schema: pa.Schema) -> str:

@@ -16,12 +16,13 @@ from airflow_ckpt_provider.tables.lance.keys import require_unknown, require_uns
 from airflow_ckpt_provider.tables.lance.line import all_are_there
 from airflow_ckpt_provider.tables.lance.looks import goes_stale
 from airflow_ckpt_provider.tables.lance.memory import remember, require_unremembered
-from airflow_ckpt_provider.tables.lance.modes import mode_of
+from airflow_ckpt_provider.tables.lance.modes import MODES
 from airflow_ckpt_provider.tables.lance.operations import carrying
 from airflow_ckpt_provider.tables.lance.orphans import referenced
 from airflow_ckpt_provider.tables.lance.schema import created_as
 from airflow_ckpt_provider.tables.lance.storage import LanceStorage
 from airflow_ckpt_provider.tables.lance.watermarks import note, watermark_of, with_watermarks
+from airflow_ckpt_provider.tables.mode import mode_of
 from airflow_ckpt_provider.tables.summary import identity_of, key_trace, trace_of
 from airflow_ckpt_provider.tables.watermarks import require_watermarks, watermarks_of
 
@@ -83,7 +84,7 @@ class LanceState:
 
     def mode(self, header: Header) -> LanceMode:
         """The mode of a write, on this version; see ``TableState.mode``."""
-        return mode_of(header.mode, header.parameters)(self.named, self.dataset, header.parameters)
+        return mode_of(MODES, header.mode, header.parameters)(self.named, self.dataset, header.parameters)
 
     @goes_stale
     def watermark(self, consumer: str) -> JsonObject | None:
@@ -140,7 +141,7 @@ class LanceState:
         """The version that the commit makes of this one."""
         first, dataset = commit.first, self.dataset
         staged = [StagedFragments.from_json(manifest) for write in commit.writes for manifest in write.seal.manifests]
-        rows, held = sum(write.seal.rows for write in commit.writes), sum(one.rows for one in staged)
+        rows, held = sum(write.seal.rows for write in commit.writes), sum(fragments.rows for fragments in staged)
         if rows != held:
             raise RowCountError(f"{rows} rows are sealed for {self.named.identifier}, but the staged fragments hold {held} (I2).")
         operation = self.mode(first).swap(commit.writes, staged)

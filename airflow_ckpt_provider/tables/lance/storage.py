@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.tables.lance.deletions import require_counted
 from airflow_ckpt_provider.tables.lance.facts import writer_facts
 from airflow_ckpt_provider.tables.lance.footers import require_rows
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.intermediate import deletions_in, intermediate_of
 from airflow_ckpt_provider.tables.lance.looks import goes_stale
-from airflow_ckpt_provider.tables.lance.modes import mode_of
+from airflow_ckpt_provider.tables.lance.modes import MODES
 from airflow_ckpt_provider.tables.lance.own import require_own_files, require_own_records
 from airflow_ckpt_provider.tables.lance.scan import FileScan
-from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS, ROW_IDS_SUFFIX
-from airflow_ckpt_provider.tables.lance.upsert.sidecar import SIDECAR, DatasetSidecar
+from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS_SUFFIX
+from airflow_ckpt_provider.tables.mode import mode_of
 from airflow_ckpt_provider.tables.staged_files import gone_of
 from airflow_ckpt_provider.tables.storage import DataFile
 
@@ -43,8 +44,9 @@ class LanceStorage:
 
     def named_in(self, record: Staged) -> list[StagedFile]:
         """Data and deletion files, the sidecar and the file with row ids; see ``StagedStorage.named_in``."""
-        beside = [DatasetSidecar.from_json(own) for name, own in (record.scratch or {}).items() if name in {SIDECAR, ROW_IDS}]
-        return [*record.files, *(StagedFile(f"{self.named.files.uri}/{one.name}", one.bytes) for one in beside)]
+        kept = intermediate_of(record)
+        sidecars = () if kept is None else kept.sidecars
+        return [*record.files, *(StagedFile(f"{self.named.files.uri}/{sidecar.name}", sidecar.bytes) for sidecar in sidecars)]
 
     def needed_to_commit(self, write: SealedWrite) -> list[StagedFile]:
         """Data and deletion files, sidecars and files with row ids; see ``StagedStorage.needed_to_commit``."""
@@ -78,9 +80,8 @@ class LanceStorage:
         for write in writes:
             if not write.is_vouched_for:
                 require_rows(self.named.files, write.seal.manifests, write.header)
-        scratch: list[Any] = [record.scratch for write in writes for record in write.staged if record.scratch is not None]
-        fragments = [one["fragment"] for one in scratch if "fragment" in one]
-        require_counted(self.named.files, [(one["id"], one["deletion_file"]) for one in fragments])
+        of_records = (deletions_in(record) for write in writes for record in write.staged)
+        require_counted(self.named.files, [deletions for deletions in of_records if deletions is not None])
 
     def writes_manifests(self, manifests: Sequence[JsonObject]) -> bool:
         """No: fragments are listed in the seal; see ``StagedStorage.writes_manifests``."""
@@ -92,18 +93,18 @@ class LanceStorage:
         del stem
         if not write.is_vouched_for:
             require_rows(self.named.files, manifests, write.header)
-        found: dict[tuple[tuple[int, ...], str], list[StagedFragment]] = {}
-        for own in map(StagedFragments.from_json, manifests):
-            found.setdefault((own.fields, own.storage_version), []).extend(own.fragments)
+        merged: dict[tuple[tuple[int, ...], str], list[StagedFragment]] = {}
+        for manifest in map(StagedFragments.from_json, manifests):
+            merged.setdefault((manifest.fields, manifest.storage_version), []).extend(manifest.fragments)
         return [
             StagedFragments(fragments=tuple(fragments), fields=fields, storage_version=version).to_json()
-            for (fields, version), fragments in sorted(found.items())
+            for (fields, version), fragments in sorted(merged.items())
         ]
 
     def data_files(self, writes: Sequence[SealedWrite]) -> list[DataFile]:
         """The data files that a commit of these would add."""
         staged = [StagedFragments.from_json(manifest) for write in writes for manifest in write.seal.manifests]
-        return [DataFile(path=fragment.name, bytes=fragment.bytes) for one in staged for fragment in one.fragments]
+        return [DataFile(path=fragment.name, bytes=fragment.bytes) for fragments in staged for fragment in fragments.fragments]
 
     @goes_stale
     def scan(self, writes: Sequence[SealedWrite], columns: Sequence[str] | None = None) -> FileScan:
@@ -111,4 +112,4 @@ class LanceStorage:
         return FileScan(self.named.files, self._mode(writes[0].header).staged_schema(writes), columns)
 
     def _mode(self, header: Header) -> LanceMode:
-        return mode_of(header.mode, header.parameters)(self.named, self._dataset, header.parameters)
+        return mode_of(MODES, header.mode, header.parameters)(self.named, self._dataset, header.parameters)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from airflow_ckpt_provider.tables.lance.binding import NamedDataset
 from airflow_ckpt_provider.tables.lance.evolution import evolve
 from airflow_ckpt_provider.tables.lance.looks import looks_again, stale
-from airflow_ckpt_provider.tables.lance.modes import mode_of
+from airflow_ckpt_provider.tables.lance.modes import MODES
 from airflow_ckpt_provider.tables.lance.orphans import delete, of_generation, referenced, written
 from airflow_ckpt_provider.tables.lance.state import LanceState
+from airflow_ckpt_provider.tables.mode import mode_of
 from airflow_ckpt_provider.tables.parameters import told
 from airflow_ckpt_provider.tables.written_files import WrittenFiles
 
@@ -27,7 +28,7 @@ class LanceTarget(NamedDataset):
 
     def validate(self, mode: str, parameters: JsonObject) -> None:
         """Refuse what cannot work before anything is read or recorded."""
-        kind = mode_of(mode, parameters)
+        kind = mode_of(MODES, mode, parameters)
         told(kind.Parameters, parameters, mode)
         if mode != "create":
             kind(self, self.load(), parameters).validate()
@@ -53,7 +54,7 @@ class LanceTarget(NamedDataset):
         """Files of a generation that nothing refers to or needs; see ``Table.orphans``."""
         header = write.header
         dataset = self.load_bound(header.table)
-        mode = mode_of(header.mode, header.parameters)(self, dataset, header.parameters)
+        mode = mode_of(MODES, header.mode, header.parameters)(self, dataset, header.parameters)
         kept = set() if landed is None else mode.landed(landed)
         left = {file.path: file for file in of_generation(listed, write.names) if file.path not in kept}
         for live in referenced(self.files, dataset) if dataset is not None and left else ():

@@ -21,7 +21,7 @@ version that updates them, whose manifest has the transaction, too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.exceptions import UnsupportedTableError
 from airflow_ckpt_provider.scan.lance import name_of
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from lance import LanceDataset
     from lance.fragment import FragmentMetadata
 
+    from airflow_ckpt_provider.tables.lance.deletions import Deletions
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 
 #: Ids of fragments that others may have reserved meanwhile, and one more for each fragment that a compaction could move.
@@ -45,44 +46,44 @@ _MAX_FRAGMENT_ID = 11
 
 
 def updating(
-    dataset: LanceDataset, staged: Sequence[StagedFragments], deletions: Mapping[int, Any], row_ids: Mapping[str, pa.Array]
+    dataset: LanceDataset, staged: Sequence[StagedFragments], deletions: Mapping[int, Deletions], row_ids: Mapping[str, pa.Array]
 ) -> Swap:
     """Keep every fragment, some with more rows deleted, and add others; see the module's text.
 
-    :param deletions: what descriptions of fragments say of their deletions, by id.
+    :param deletions: by the ids of the fragments.
     :param row_ids: ids of the rows of staged data files, by name; rows of those that are not there are new.
     """
     from lance import LanceOperation
-    from lance.fragment import DeletionFile, FragmentMetadata, RowIdSequence
+    from lance.fragment import FragmentMetadata, RowIdSequence
 
-    there = [fragment.metadata for fragment in dataset.get_fragments()]
-    if not there:
+    present = [fragment.metadata for fragment in dataset.get_fragments()]
+    if not present:
         # No row is updated, and there is no fragment that two commits of ours could conflict on.
         return merging(dataset, staged, {})
-    for one in there:
-        if one.id in deletions:
-            one.deletion_file = DeletionFile(**deletions[one.id])
-    new, begin = metadata_of(staged), _next_fragment_id(dataset, there)
-    for number, one in enumerate(new, begin):
-        one.id = number
-        ids = row_ids.get(name_of(one.files[0]))
+    for metadata in present:
+        if metadata.id in deletions:
+            metadata.deletion_file = deletions[metadata.id].described()
+    new, begin = metadata_of(staged), _next_fragment_id(dataset, present)
+    for number, metadata in enumerate(new, begin):
+        metadata.id = number
+        ids = row_ids.get(name_of(metadata.files[0]))
         if ids is not None:
-            one.row_id_meta = RowIdSequence(ids).to_inline_metadata()
-    not_there = [FragmentMetadata(id=begin + n, files=[], physical_rows=0) for n in range(len(new) + len(there) + _RESERVED)]
-    left = [one for one in there if one.num_rows]
+            metadata.row_id_meta = RowIdSequence(ids).to_inline_metadata()
+    not_there = [FragmentMetadata(id=begin + n, files=[], physical_rows=0) for n in range(len(new) + len(present) + _RESERVED)]
+    left = [metadata for metadata in present if metadata.num_rows]
     return Swap(
         LanceOperation.Update(
-            removed_fragment_ids=[one.id for one in there if not one.num_rows],
+            removed_fragment_ids=[metadata.id for metadata in present if not metadata.num_rows],
             updated_fragments=left + not_there,
             new_fragments=new,
         ),
         REBASES,
         rows_of(staged),
-        frozenset(one.id for one in left + new),
+        frozenset(metadata.id for metadata in left + new),
     )
 
 
-def _next_fragment_id(dataset: LanceDataset, there: Sequence[FragmentMetadata]) -> int:
+def _next_fragment_id(dataset: LanceDataset, present: Sequence[FragmentMetadata]) -> int:
     """The id that the next commit, whosever it is, gives to the first fragment that it adds.
 
     Decision: Lance's Python package does not tell the highest id, which may be that of a fragment that is gone. It is read from
@@ -90,7 +91,7 @@ def _next_fragment_id(dataset: LanceDataset, there: Sequence[FragmentMetadata]) 
 
     :raises UnsupportedTableError: if it cannot be read from there: without it rows that others add would not be seen.
     """
-    highest = max(one.id for one in there)
+    highest = max(metadata.id for metadata in present)
     try:
         said = _number(dataset._ds.serialized_manifest(), _MAX_FRAGMENT_ID)  # noqa: SLF001 - there is no other way to it
     except (AttributeError, IndexError, ValueError) as error:
@@ -108,13 +109,13 @@ def _number(message: bytes, wanted: int) -> int | None:
 
     :raises ValueError: if this is no such message.
     """
-    at, found = 0, None
+    at, number = 0, None
     while at < len(message):
         tag, at = _varint(message, at)
         field, kind = tag >> 3, tag & 7
         if kind == 0:
             value, at = _varint(message, at)
-            found = value if field == wanted else found
+            number = value if field == wanted else number
         elif kind == 2:
             size, at = _varint(message, at)
             at += size
@@ -124,7 +125,7 @@ def _number(message: bytes, wanted: int) -> int | None:
             raise ValueError(f"there is a field of the kind {kind}")
     if at != len(message):
         raise ValueError("it is cut off")
-    return found
+    return number
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from airflow_ckpt_provider.exceptions import CorruptObjectError, HistoryExpiredError, RolledBackError
+from airflow_ckpt_provider.tables.decoding import decoded
 from airflow_ckpt_provider.tables.lance.history import Search, find
 from airflow_ckpt_provider.tables.lance.schema import in_memory
 from airflow_ckpt_provider.tables.watermarks import WATERMARK_PREFIX, watermarks_in, watermarks_of
@@ -55,7 +56,7 @@ def watermark_of(dataset: LanceDataset, consumer: str) -> JsonObject | None:
     text = dataset.schema_metadata.get(name)
     notes = _begun(dataset, consumer)
     if text is not None and notes:
-        return _decoded(text, name, dataset, dict[str, object])
+        return _entry(text, name, dataset, dict[str, object])
     if text is not None:
         raise CorruptObjectError(
             f"The schema of {dataset.uri} says that this task has read its source into it ({name}), and the metadata of the table "
@@ -95,14 +96,14 @@ def _overwritten(dataset: LanceDataset, name: str, landed: int | None) -> Histor
 
 def _earlier_watermarks(dataset: LanceDataset, name: str) -> Iterator[tuple[int, str]]:
     """Versions that show a watermark, the newest first, and the watermark."""
-    for version in sorted((one["version"] for one in dataset.versions()), reverse=True):
+    for version in sorted((listed["version"] for listed in dataset.versions()), reverse=True):
         text = dataset.checkout_version(version).schema_metadata.get(name)
         if text is not None:
             yield version, text
 
 
 def note(dataset: LanceDataset, group: Group, sealed: Sequence[SealedWrite]) -> bool:
-    """Note the readings that have no watermark yet, before their first commit, in a version of its own.
+    """Note the consumers that have no watermark yet, before their first commit, in a version of its own.
 
     :returns: whether there was anything to note, so that there is a newer version now.
     """
@@ -128,14 +129,9 @@ def with_watermarks(dataset: LanceDataset, sealed: Sequence[SealedWrite]) -> Any
 def _begun(dataset: LanceDataset, consumer: str) -> list[Begun]:
     prefix = f"{BEGUN_PREFIX}{consumer}."
     notes = {name: text for name, text in dataset.metadata.items() if name.startswith(prefix)}
-    return [_decoded(text, name, dataset, Begun) for name, text in sorted(notes.items())]
+    return [_entry(text, name, dataset, Begun) for name, text in sorted(notes.items())]
 
 
-def _decoded(text: str, name: str, dataset: LanceDataset, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except msgspec.DecodeError as error:
-        raise CorruptObjectError(
-            f"The entry {name} in the metadata of {dataset.uri} was altered and cannot be read ({error}). It says how far a task "
-            "has read its source. Set it back to what an earlier version of the dataset holds."
-        ) from error
+def _entry(text: str, name: str, dataset: LanceDataset, kind: type[T]) -> T:
+    remedy = "It says how far a task has read its source. Set it back to what an earlier version of the dataset holds."
+    return decoded(text, kind, f"The entry {name} in the metadata of {dataset.uri}", remedy)

@@ -78,8 +78,8 @@ class LanceWriter:
         staged = StagedFragments(fragments=tuple(closed), fields=self.facts.fields, storage_version=self.facts.storage_version)
         if staged.rows != rows:
             raise RowCountError(f"{rows} rows were written to {stem}, but its files hold {staged.rows} (I2).")
-        named = tuple(StagedFile(self.facts.files.path(one.name), one.bytes) for one in closed)
-        return Written(rows, sum(one.bytes for one in closed), named, staged.to_json())
+        named = tuple(StagedFile(self.facts.files.path(file.name), file.bytes) for file in closed)
+        return Written(rows, sum(file.bytes for file in closed), named, staged.to_json())
 
     @property
     def folders(self) -> frozenset[str]:

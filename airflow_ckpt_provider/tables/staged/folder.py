@@ -11,8 +11,9 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import Part, StagedFile, fingerprint  # noqa: TC001 - as above
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
-from airflow_ckpt_provider.exceptions import CorruptObjectError, RetryableError
+from airflow_ckpt_provider.exceptions import RetryableError
 from airflow_ckpt_provider.scan.objects import RemoteFile, listed_sizes
+from airflow_ckpt_provider.tables.decoding import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -92,8 +93,8 @@ class RowsFolder:
     def commits(self) -> dict[str, RowsCommit]:
         """All commits, by the ids of their groups."""
         names = sorted(name for name, _ in self.listed(COMMITS))
-        found = ((name.removesuffix(".json"), self._read(COMMITS + name, RowsCommit)) for name in names)
-        return {group: commit for group, commit in found if commit is not None}
+        read = ((name.removesuffix(".json"), self._read(COMMITS + name, RowsCommit)) for name in names)
+        return {group: commit for group, commit in read if commit is not None}
 
     def commit(self, group: str) -> RowsCommit | None:
         """The commit of a group; None if it has not landed."""
@@ -112,8 +113,8 @@ class RowsFolder:
         import obstore
 
         for chunk in obstore.list(self.open(), folder.rstrip("/")):
-            for one in chunk:
-                yield one["path"].removeprefix(folder), one["size"]
+            for entry in chunk:
+                yield entry["path"].removeprefix(folder), entry["size"]
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
         """Bytes of objects, by their URIs; None for one that is gone."""
@@ -142,13 +143,8 @@ class RowsFolder:
             return None
         except OSError as error:
             raise RetryableError(f"{self.uri}/{name} could not be read: {type(error).__name__}: {error}") from error
-        try:
-            return msgspec.json.decode(data, type=kind)
-        except msgspec.DecodeError as error:
-            raise CorruptObjectError(
-                f"{self.uri}/{name} cannot be read ({error}): it was altered, or is of another program. Nothing was changed. "
-                "Restore the object, or write into another folder."
-            ) from error
+        remedy = "Nothing was changed. Restore the object, or write into another folder."
+        return decoded(data, kind, f"{self.uri}/{name}", remedy)
 
     def _put(self, name: str, content: Part) -> bool:
         import obstore

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from airflow_ckpt_provider.checkpoint.documents import StagedFile, TableBinding
 from airflow_ckpt_provider.checkpoint.layout import author_of
 from airflow_ckpt_provider.checkpoint.location import whole_uri
-from airflow_ckpt_provider.exceptions import InvalidInputError, NotSupportedYetError, TableMissingError
-from airflow_ckpt_provider.tables.format import TableFormat
+from airflow_ckpt_provider.exceptions import NotSupportedYetError, TableMissingError
+from airflow_ckpt_provider.tables.format import MAIN, TableFormat, named_by, storage_options
+from airflow_ckpt_provider.tables.mode import mode_of
 from airflow_ckpt_provider.tables.parameters import told
 from airflow_ckpt_provider.tables.staged.folder import DATA, RowsFolder, TableFacts
-from airflow_ckpt_provider.tables.staged.state import MODES, RowsState, mode_of
+from airflow_ckpt_provider.tables.staged.state import MODES, RowsState
 from airflow_ckpt_provider.tables.written_files import WrittenFiles
 
 if TYPE_CHECKING:
@@ -35,10 +36,10 @@ class RowsTarget:
     """
 
     format = NAME
-    branch = "main"
+    branch = MAIN
 
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
-        self.identifier = whole_uri(uri).rstrip("/")
+        self.identifier = _folder_uri(uri)
         self.folder = RowsFolder(self.identifier, dict(options or {}))
 
     def make(self, schema: pa.Schema) -> TableFacts:
@@ -47,7 +48,7 @@ class RowsTarget:
 
     def validate(self, mode: str, parameters: JsonObject) -> None:
         """Refuse what cannot work before anything is read or recorded."""
-        told(mode_of(mode, parameters).Parameters, parameters, mode)
+        told(mode_of(MODES, mode, parameters).Parameters, parameters, mode)
         self.binding()
 
     def binding(self) -> TableBinding:
@@ -90,8 +91,8 @@ class RowsTarget:
         """Files of a generation that no commit lists."""
         live = {file.path for commit in self.folder.commits().values() for file in commit.files}
         live |= {file.path for record in landed.staged for file in record.files} if landed is not None else set()
-        own = listed.of((write.names.key_hash, write.names.generation))
-        return [file for file in own if file.path.rpartition("/")[2] in write.names and file.path not in live]
+        of_generation = listed.of((write.names.key_hash, write.names.generation))
+        return [file for file in of_generation if file.path.rpartition("/")[2] in write.names and file.path not in live]
 
     def remove(self, binding: TableBinding, files: Sequence[StagedFile]) -> None:
         """Delete orphans."""
@@ -111,18 +112,9 @@ class RowsTarget:
                 yield (author.key_hash, author.generation), StagedFile(self.folder.path(name), size)
 
 
-def _open(identifier: str, branch: str, opened: object) -> RowsTarget:
-    del branch
-    if not isinstance(opened, dict):
-        raise TypeError("A folder of rows is opened with storage options.")
-    return RowsTarget(identifier, opened)
-
-
-def _named(identifier: str) -> str | None:
-    try:
-        return whole_uri(identifier).rstrip("/")
-    except InvalidInputError:
-        return None
+def _folder_uri(uri: str) -> str:
+    """The name that checkpoints have for a folder."""
+    return whole_uri(uri).rstrip("/")
 
 
 FORMAT = TableFormat(
@@ -131,8 +123,7 @@ FORMAT = TableFormat(
     what_deletes="Something deletes files of the folder that no commit lists yet: stop it.",
     connection="checkpoint",
     modes=MODES,
-    mode=mode_of,
-    open=_open,
-    named=_named,
+    open=lambda identifier, _, opened: RowsTarget(identifier, storage_options(opened)),
+    named=named_by(_folder_uri),
     refusal=lambda _: None,
 )

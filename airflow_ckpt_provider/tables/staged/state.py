@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import part_of
-from airflow_ckpt_provider.exceptions import BindingMismatchError, InvalidInputError, NotSupportedYetError, RowCountError
+from airflow_ckpt_provider.exceptions import BindingMismatchError, NotSupportedYetError, RowCountError
 from airflow_ckpt_provider.tables.fit import Columns
-from airflow_ckpt_provider.tables.mode import Mode
+from airflow_ckpt_provider.tables.mode import Mode, mode_of
 from airflow_ckpt_provider.tables.own import OwnFiles
 from airflow_ckpt_provider.tables.staged.folder import DATA, RowsCommit
 from airflow_ckpt_provider.tables.staged.writer import RowsScan, RowsWriter
@@ -63,17 +63,6 @@ class Append(Mode):
 MODES: dict[str, type[Append]] = {"append": Append}
 
 
-def mode_of(name: str, parameters: JsonObject) -> type[Append]:
-    """The mode of this name.
-
-    :raises InvalidInputError: if there is none.
-    """
-    del parameters
-    if name not in MODES:
-        raise InvalidInputError(f"mode={name!r}: the modes of a folder of rows are {', '.join(MODES)}.")
-    return MODES[name]
-
-
 class RowsState:
     """A folder at one moment; see ``TableState``, whose words the methods have."""
 
@@ -106,7 +95,7 @@ class RowsState:
 
     def mode(self, header: Header) -> Append:
         """The mode of a write."""
-        return mode_of(header.mode, header.parameters)(self.folder, self.facts, header.parameters)
+        return mode_of(MODES, header.mode, header.parameters)(self.folder, self.facts, header.parameters)
 
     def watermark(self, consumer: str) -> JsonObject | None:
         """Refuse: commits that have no order cannot say how far a source was read.
@@ -175,8 +164,8 @@ class RowsChange:
     def swap(self) -> Landed:
         """Put it, if it is not there: a commit has one name, whoever tries it."""
         landed_now = self._folder.put_commit(self._group.id, self._commit)
-        found = self._commit if landed_now else self._folder.commit(self._group.id) or self._commit
-        return Landed(_number(self._group), found.committed_at, landed_now)
+        commit = self._commit if landed_now else self._folder.commit(self._group.id) or self._commit
+        return Landed(_number(self._group), commit.committed_at, landed_now)
 
 
 class RowsStorage:
@@ -199,9 +188,9 @@ class RowsStorage:
 
     def require_own_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:
         """Refuse records that name files of others."""
-        own = OwnFiles([f"{self._folder.uri}/{DATA.rstrip('/')}"], write.names, write.header)
+        own_files = OwnFiles([f"{self._folder.uri}/{DATA.rstrip('/')}"], write.names, write.header)
         for record in records:
-            own.require(record, [file.path for file in record.files])
+            own_files.require(record, [file.path for file in record.files])
 
     def require_own_files(self, writes: Sequence[SealedWrite]) -> None:
         """Refuse to land files of others."""

@@ -99,9 +99,9 @@ class RowsScan:
     def __init__(self, folder: RowsFolder, schema: pa.Schema, columns: Sequence[str] | None = None) -> None:
         import pyarrow as pa
 
-        strange = [name for name in columns or () if name not in schema.names]
-        if strange:
-            raise ValueError(f"There is no column {strange[0]!r}; there are {', '.join(schema.names)}.")
+        absent = [name for name in columns or () if name not in schema.names]
+        if absent:
+            raise ValueError(f"There is no column {absent[0]!r}; there are {', '.join(schema.names)}.")
         self._folder = folder
         self.schema = schema if columns is None else pa.schema([schema.field(name) for name in columns])
 

@@ -49,7 +49,7 @@ def test_a_clean_up_removes_what_a_killed_attempt_left_and_no_more(world, mode):
     work.writer.write(work.reader.read(split, None), work.paths.file_stem(split.id, f"{work.attempt_id}.killed"))
     world.commit(attempt)
     (one,) = clean(attempt.checkpoint, lambda _: world.target())
-    # At least a data file and its manifest, or the scratch file of an upsert.
+    # At least a data file and its manifest, or the staged source file of an upsert.
     assert (one.files >= 1, one.left) == (True, "")
     assert_landed(world, mode)
     (again,) = clean(attempt.checkpoint, lambda _: world.target())

@@ -201,20 +201,20 @@ def test_a_rewritten_file_is_the_one_that_the_split_was_to_rewrite(iceberg):
 
 
 @pytest.mark.parametrize("forged", ["record", "plan"])
-def test_scratch_files_elsewhere_are_not_read(iceberg, forged):
+def test_staged_source_files_elsewhere_are_not_read(iceberg, forged):
     iceberg.drop()
     iceberg.make(HALF)
     request = iceberg.request(**UPSERT, transform=marked)
     attempt = iceberg.stage(request, splits=4 if forged == "record" else 5)
     checkpoint = attempt.checkpoint
     (record,) = checkpoint.staged(["000000"])
-    elsewhere = iceberg.root / record.scratch["path"].rpartition("/")[2]
-    shutil.copy(record.scratch["path"].removeprefix("file://"), elsewhere)
-    scratch = record.scratch | {"path": f"file://{elsewhere}"}
+    elsewhere = iceberg.root / record.intermediate["path"].rpartition("/")[2]
+    shutil.copy(record.intermediate["path"].removeprefix("file://"), elsewhere)
+    source = record.intermediate | {"path": f"file://{elsewhere}"}
     if forged == "record":
-        forge_staged(checkpoint, "000000", scratch=scratch)
+        forge_staged(checkpoint, "000000", intermediate=source)
     else:
-        forge_plan(checkpoint, 2, mode=checkpoint.plan(2).mode | {"sources": [scratch]})
+        forge_plan(checkpoint, 2, mode=checkpoint.plan(2).mode | {"sources": [source]})
     with pytest.raises(CorruptObjectError, match=str(elsewhere)):
         iceberg.stage(request)
 
@@ -234,16 +234,16 @@ def upserting(world, until):
 def test_rows_that_are_there_are_not_inserted_because_a_record_does_not_name_them(iceberg, forged):
     request, checkpoint = upserting(iceberg, "insert")
     matches = checkpoint.staged([split.id for split in checkpoint.plans()[-1].splits if split.task == "match"])
-    record = next(record for record in matches if record.scratch)
-    forge_staged(checkpoint, record.split, scratch=record.scratch | forged)
+    record = next(record for record in matches if record.intermediate)
+    forge_staged(checkpoint, record.split, intermediate=record.intermediate | forged)
     with pytest.raises(CorruptObjectError, match=r"does not say of '.*-matched\.parquet'"):
         iceberg.stage(request)
-    forge_staged(checkpoint, record.split, scratch=record.scratch)
+    forge_staged(checkpoint, record.split, intermediate=record.intermediate)
     iceberg.commit(iceberg.stage(request))
     assert kinds(iceberg) == ({*range(400)}, {*range(400, 600)})
 
 
-#: Bounds of a scratch file without any key, and of one whose keys are at least 300.
+#: Bounds of a staged source file without any key, and of one whose keys are at least 300.
 NO_KEYS = [[None, None, False, False, False]]
 FROM_300 = [[base64.b64encode((300).to_bytes(8, "little")).decode(), None, True, False, False]]
 
@@ -255,7 +255,7 @@ def test_a_file_of_the_table_is_matched_whatever_a_record_says_of_the_bounds_of_
     checkpoint = iceberg.stage(request, splits=4).checkpoint
     for number in range(4):
         (record,) = checkpoint.staged([f"00000{number}"])
-        forge_staged(checkpoint, record.split, scratch=record.scratch | {"bounds": NO_KEYS})
+        forge_staged(checkpoint, record.split, intermediate=record.intermediate | {"bounds": NO_KEYS})
     with pytest.raises(CorruptObjectError, match=r"does not say of '.*-source\.parquet'"):
         iceberg.stage(request)
 
@@ -265,7 +265,7 @@ def test_a_table_that_has_moved_is_matched_whatever_a_plan_says_of_the_bounds_of
     checkpoint = iceberg.stage(request).checkpoint
     number = checkpoint.sealed().round
     records = checkpoint.staged([f"00000{n}" for n in range(4)])
-    sources = [record.scratch | {"bounds": FROM_300} for record in records]
+    sources = [record.intermediate | {"bounds": FROM_300} for record in records]
     forge_plan(checkpoint, number, mode=checkpoint.plan(number).mode | {"sources": sources})
     iceberg.add(range(5))
     refused(iceberg, checkpoint, r"does not say of '.*-source\.parquet'")
@@ -297,30 +297,35 @@ def upserted(world):
     checkpoint = world.stage(world.request(**UPSERT, transform=marked)).checkpoint
     plan = checkpoint.plan(checkpoint.sealed().round)
     records = checkpoint.staged([split.id for split in plan.splits])
-    return checkpoint, [record for record in records if record.scratch and "fragment" in record.scratch]
+    return checkpoint, [record for record in records if record.intermediate and "deletions" in record.intermediate]
 
 
 def test_deletions_and_sidecars_of_others_do_not_land(dataset):
     checkpoint, (record, *_) = upserted(dataset)
-    for change in ({"id": 7}, {"base_id": 0}, {"file_type": "bitmap"}):
-        scratch = json.loads(json.dumps(record.scratch))
-        scratch["fragment"]["deletion_file"] |= change
-        forge_staged(checkpoint, record.split, scratch=scratch)
-        refused(dataset, checkpoint, "_deletions")
-    sidecar = record.scratch["sidecar"] | {"name": "../elsewhere/matched.arrow"}
-    forge_staged(checkpoint, record.split, scratch=record.scratch | {"sidecar": sidecar})
+    deletions = record.intermediate["deletions"]
+    for change, why in (({"id": 7}, "_deletions"), ({"base_id": 0}, "base_id"), ({"file_type": "bitmap"}, "file_type")):
+        forge_staged(checkpoint, record.split, intermediate=record.intermediate | {"deletions": deletions | change})
+        refused(dataset, checkpoint, why)
+    sidecar = record.intermediate["sidecar"] | {"name": "../elsewhere/matched.arrow"}
+    forge_staged(checkpoint, record.split, intermediate=record.intermediate | {"sidecar": sidecar})
     refused(dataset, checkpoint, r"elsewhere/matched\.arrow")
 
 
-def test_a_fragment_keeps_its_files_whatever_a_record_says(dataset):
+def test_a_record_says_nothing_of_the_files_of_a_fragment(dataset):
     checkpoint, (record, *_) = upserted(dataset)
-    scratch = json.loads(json.dumps(record.scratch))
-    scratch["fragment"]["files"][0]["path"] = "../../elsewhere.lance/data/x.lance"
-    forge_staged(checkpoint, record.split, scratch=scratch)
+    for place in ({"files": ["../../elsewhere.lance/data/x.lance"]}, {"fragment": {"id": 0, "files": []}}):
+        forge_staged(checkpoint, record.split, intermediate=record.intermediate | place)
+        refused(dataset, checkpoint, f"unknown field `{next(iter(place))}`")
+    forge_staged(checkpoint, record.split, intermediate=record.intermediate)
     groups.commit([checkpoint], dataset.target())
-    paths = [file.path for fragment in dataset.dataset.get_fragments() for file in fragment.data_files()]
-    assert not any("elsewhere" in path for path in paths)
     assert kinds(dataset) == ({*range(400)}, {*range(400, 600)})
+
+
+@pytest.mark.parametrize("kind", ["lance_keys_size", "lance_row_ids", "lance_column_file", "iceberg_sidecar", 7, None])
+def test_what_a_split_found_is_not_read_as_something_of_another_kind(dataset, kind):
+    checkpoint, (record, *_) = upserted(dataset)
+    forge_staged(checkpoint, record.split, intermediate=record.intermediate | {"kind": kind})
+    refused(dataset, checkpoint, "cannot be read")
 
 
 # -- sources, and what is never staged -----------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ ODD = (None, -1, 7, 1.5, True, "x", [], ["x"], [7], [[None]], {}, {"a": 1})
 #: Members of which a document's own type does not say what is in them, and those that name what is in the table.
 FREE = {
     "base", "creation", "schema_id", "spec_id", "parameters", "source", "mode", "increment", "read", "manifest", "manifests",
-    "scratch",
+    "intermediate",
 }  # fmt: skip
 
 WAYS = {

@@ -324,7 +324,7 @@ def matched(world):
     checkpoint = world.stage(world.request(**UPSERT, transform=marked)).checkpoint
     plan = checkpoint.plan(checkpoint.sealed().round)
     records = checkpoint.staged([split.id for split in plan.splits if split.task == "match"])
-    return checkpoint, next(record for record in records if record.scratch)
+    return checkpoint, next(record for record in records if record.intermediate)
 
 
 def test_a_rewritten_file_does_not_stay_beside_what_takes_its_place(tmp_path):
@@ -343,15 +343,14 @@ def test_rows_that_an_upsert_deletes_are_those_of_its_deletion_file(tmp_path, ki
     world.put_files()
     world.make(HALF)
     checkpoint, record = matched(world)
-    fragment = record.scratch["fragment"]
-    changed = {} if forged is None else {"fragment": fragment | {"deletion_file": fragment["deletion_file"] | forged}}
-    others = {name: value for name, value in record.scratch.items() if name != "fragment"}
-    forge_staged(checkpoint, record.split, scratch=others | changed)
+    changed = {} if forged is None else {"deletions": record.intermediate["deletions"] | forged}
+    others = {name: value for name, value in record.intermediate.items() if name != "deletions"}
+    forge_staged(checkpoint, record.split, intermediate=others | changed)
     refused(world, checkpoint, "7 rows of fragment" if forged == {"num_deleted_rows": 7} else "has written '.*_deletions")
 
 
 @pytest.mark.parametrize(
-    "change", [{"manifest": {}}, {"manifest": {"files": "x"}}, {"scratch": {"fragment": 7, "path": []}}], ids=str
+    "change", [{"manifest": {}}, {"manifest": {"files": "x"}}, {"intermediate": {"kind": "lance_match", "deletions": 7}}], ids=str
 )
 def test_a_record_of_no_known_shape_is_an_error_that_says_so(world, change):
     checkpoint = world.stage().checkpoint

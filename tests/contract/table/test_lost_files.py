@@ -1,6 +1,6 @@
 """Staged files that somebody deletes or cuts before the commit: the cleared stage stages anew what is missing, and all rows land.
 
-Each file that a write leaves behind is lost in turn: data files, manifests, scratch files, sidecars, deletion files, row ids.
+Each file that a write leaves behind is lost in turn: data files, manifests, staged source files, sidecars, deletion files, row ids.
 """
 
 from __future__ import annotations

@@ -833,7 +833,7 @@ def test_a_dataset_is_created_with_its_storage_version_and_row_ids(tmp_path, ver
         ("create", {"partition_by": ["id"]}, "does not take partition_by"),
         ("append", {"storage_version": "2.1"}, "does not take storage_version"),
         ("overwrite", {"overwrite_filter": "id < 3"}, "does not take overwrite_filter"),
-        ("overwrite_partitions", {}, "the modes of a Lance dataset are"),
+        ("overwrite_partitions", {}, "the modes are create, append, overwrite, upsert, add_columns"),
     ],
     ids=str,
 )

@@ -21,7 +21,7 @@ _OWN = re.compile(r"^ckpt-(?P<key>[0-9a-f]{20})-g(?P<generation>\d+)-s(?P<split>
 
 
 #: Endings of files that belong to a checkpoint and never to the table, or, of Lance, need not land.
-_SCRATCH = re.compile(r"-(source|matched)\.parquet$|-(matched|rowids)\.arrow$|-source-\d{5}\.lance$")
+_INTERMEDIATE = re.compile(r"-(source|matched)\.parquet$|-(matched|rowids)\.arrow$|-source-\d{5}\.lance$")
 
 
 class OwnFile(NamedTuple):
@@ -153,7 +153,7 @@ def assert_files_are_known(world: World) -> None:
         is_published = writers[at].get(owner.split) == owner.writer
         if path in referenced:
             assert is_published, f"{path} is in the table and was not published"
-        elif _SCRATCH.search(path):
+        elif _INTERMEDIATE.search(path):
             continue  # what later splits read
         elif _took_another_place(checkpoints[at], owner.split):
             continue

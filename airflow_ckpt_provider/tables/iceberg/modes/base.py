@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import SchemaMismatchError, TableMovedError
-from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_there, require_whole
+from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_same_schema, require_there, require_whole
 from airflow_ckpt_provider.tables.iceberg.evolution import pinned_schema
+from airflow_ckpt_provider.tables.iceberg.modes.splits import head_id
 from airflow_ckpt_provider.tables.iceberg.removals import RemoveFiles
 from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter, WriterFacts
 from airflow_ckpt_provider.tables.mode import Mode
@@ -76,6 +77,14 @@ class IcebergMode(Mode):
         schema = pinned_schema(table, header.table)
         return WriterFacts(name, metadata.location, schema, spec, dict(metadata.properties), properties)
 
+    def same_schema_head(self, header: Header) -> int | None:
+        """Id of the snapshot that the write's branch shows; None if it shows none.
+
+        :raises SchemaMismatchError: if the table has another schema than the write was planned with.
+        """
+        require_same_schema(self.table, header)
+        return head_id(self.table, header.table.branch)
+
     def require_replaceable(self, landed: SealedWrite) -> None:
         """Check that a replacement of what has landed could be committed now; see ``Mode.require_replaceable``."""
         files = frozenset(landed.own_files)
@@ -103,7 +112,9 @@ class IcebergMode(Mode):
         """Whether these add and remove nothing. A table is created even if it has no rows, and a watermark is carried on."""
         if writes[0].header.table.creation is not None or cls.removes_rows or moves_watermark(writes):
             return False
-        return not any(one.seal.rows or one.replaced_files or any(record.replaces for record in one.staged) for one in writes)
+        return not any(
+            write.seal.rows or write.replaced_files or any(record.replaces for record in write.staged) for write in writes
+        )
 
 
 def replaces_all(writes: Sequence[SealedWrite]) -> bool:

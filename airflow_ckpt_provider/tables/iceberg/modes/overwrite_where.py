@@ -9,10 +9,10 @@ from msgspec import Meta
 from airflow_ckpt_provider.checkpoint.anew import as_named
 from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
-from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_same_files, require_same_schema
+from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_same_files
 from airflow_ckpt_provider.tables.iceberg.manifest_rewrite import classify
 from airflow_ckpt_provider.tables.iceberg.modes.base import IcebergMode, replaces_all
-from airflow_ckpt_provider.tables.iceberg.modes.splits import head_id, table_split, with_table_splits
+from airflow_ckpt_provider.tables.iceberg.modes.splits import table_split, with_table_splits
 from airflow_ckpt_provider.tables.iceberg.removals import RemoveFiles, RemoveWhere
 from airflow_ckpt_provider.tables.iceberg.row_filter import KeepingWriter, RowFilter
 from airflow_ckpt_provider.tables.mode import Grouping
@@ -57,11 +57,10 @@ class OverwriteWhere(IcebergMode):
 
     def plan(self, write: StagedWrite) -> Plan:
         """The source's splits, and one for each file at the filter's boundary."""
-        table, header, plan = self.table, write.header, write.plan
-        if header.replaces is not None:
+        plan = write.plan
+        if write.header.replaces is not None:
             return plan
-        require_same_schema(table, header)
-        head = head_id(table, header.table.branch)
+        head = self.same_schema_head(write.header)
         boundary = as_named(self._boundary(head).values(), plan)
         return plan if boundary == _table_splits(plan) else with_table_splits(plan, boundary.values(), head)
 
@@ -74,15 +73,13 @@ class OverwriteWhere(IcebergMode):
         """Files of which all rows match, and the rewritten ones."""
         if replaces_all(writes):
             return super().removals(writes)
-        table, first = self.table, writes[0].header
-        require_same_schema(table, first)
-        boundary = self._boundary(head_id(table, first.table.branch)).values()
+        boundary = self._boundary(self.same_schema_head(writes[0].header)).values()
         for write in writes:
             require_same_files(as_named(boundary, write.plan), _table_splits(write.plan), write.header)
         rewritten = frozenset(path for write in writes for record in write.staged for path in record.replaces)
         expression = self._filter.expression()
-        found: list[Removal] = [RemoveWhere(expression)]
-        return [*found, RemoveFiles(rewritten)] if rewritten else found
+        removed: list[Removal] = [RemoveWhere(expression)]
+        return [*removed, RemoveFiles(rewritten)] if rewritten else removed
 
     @property
     def _filter(self) -> RowFilter:

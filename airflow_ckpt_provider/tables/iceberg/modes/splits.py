@@ -29,8 +29,8 @@ def table_split(task: str, file: ScanFile, *more: str) -> Split:
 
 def with_table_splits(plan: Plan, splits: Iterable[Split], base: int | None) -> Plan:
     """``plan`` with these for its table's own splits."""
-    own = [split for split in plan.splits if split.task == READ]
-    return msgspec.structs.replace(plan, created_at=now(), splits=(*own, *splits), base=base)
+    reads = [split for split in plan.splits if split.task == READ]
+    return msgspec.structs.replace(plan, created_at=now(), splits=(*reads, *splits), base=base)
 
 
 def head_id(table: Table, branch: str) -> int | None:

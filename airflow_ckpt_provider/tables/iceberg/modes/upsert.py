@@ -1,6 +1,6 @@
 """The mode ``upsert``: which splits each of its phases has, and what its commit replaces.
 
-The source is staged first, as scratch files. Then every file of the table that can hold one of its keys is matched; then what
+The source is staged first, in files of its own. Then every file of the table that can hold one of its keys is matched; then what
 none of them holds is inserted. Ids of these splits are digests of what they are computed from, so that after the table moved
 the next plan has the same ids for all that the change did not touch, and those are staged already.
 """
@@ -16,14 +16,15 @@ from airflow_ckpt_provider.checkpoint.anew import as_named, first_id, read_anew,
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Split, StagedFile, part_of
 from airflow_ckpt_provider.scan.data_files import ScanFile
-from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_same_files, require_same_schema
+from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_same_files
 from airflow_ckpt_provider.tables.iceberg.modes.base import IcebergMode
-from airflow_ckpt_provider.tables.iceberg.modes.splits import head_id, table_split
+from airflow_ckpt_provider.tables.iceberg.modes.splits import table_split
 from airflow_ckpt_provider.tables.iceberg.removals import RemoveFiles
 from airflow_ckpt_provider.tables.iceberg.upsert.facts import require_as_written
 from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
 from airflow_ckpt_provider.tables.iceberg.upsert.plan import plan_matches
-from airflow_ckpt_provider.tables.iceberg.upsert.scratch import Scratch, StagedSources
+from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import MatchSidecar
+from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFile, StagedSources
 from airflow_ckpt_provider.tables.iceberg.upsert.writer import UpsertWriter
 from airflow_ckpt_provider.tables.keys.key_batches import buckets_for
 from airflow_ckpt_provider.tables.keys.parameters import UpsertParameters
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan, Staged
+    from airflow_ckpt_provider.checkpoint.documents import Plan, Staged
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
     from airflow_ckpt_provider.tables.iceberg.removals import Removal
     from airflow_ckpt_provider.tables.writer import Writer
@@ -68,15 +69,13 @@ class Upsert(IcebergMode):
         The source is read; then the files of the table are matched, which may be compacted and expired meanwhile; then what
         was found in none of them is inserted.
         """
-        table, header, plan = self.table, write.header, write.plan
-        require_same_schema(table, header)
+        plan, head = write.plan, self.same_schema_head(write.header)
         staged_ids, reads = write.staged_ids(), write.source_splits
         if any(split.id not in staged_ids for split in reads):
             return plan
-        head = head_id(table, header.table.branch)
         records = write.records([split.id for split in reads])
-        sources = [record.scratch for record in records if record.scratch is not None]
-        require_as_written(table.io, sources, header, there=False)
+        sources = list(_source_files(records).values())
+        require_as_written(self.table.io, sources, write.header, must_exist=False)
         unique = [_unique(n) for n in range(self._buckets(write))] if sources else []
         wanted = as_named([*self._matches(write, head, sources), *unique], plan)
         if _phase(plan, MATCH, UNIQUE) != wanted:
@@ -117,10 +116,10 @@ class Upsert(IcebergMode):
         sidecars = []
         if _phase(write.plan, INSERT):
             matched = write.records(list(_phase(write.plan, MATCH)))
-            sidecars = [record.scratch for record in matched if record.scratch is not None]
-            require_as_written(self.table.io, sidecars, write.header, there=True)
+            sidecars = [kept for record in matched if (kept := record.intermediate_as(MatchSidecar)) is not None]
+            require_as_written(self.table.io, sidecars, write.header, must_exist=True)
         sources = _sources(write.plan)
-        require_as_written(self.table.io, sources, write.header, there=False)
+        require_as_written(self.table.io, sources, write.header, must_exist=False)
         return UpsertWork(upsert, sources, sidecars)
 
     def removals(self, writes: Sequence[SealedWrite]) -> list[Removal]:
@@ -129,11 +128,10 @@ class Upsert(IcebergMode):
         :raises TableMovedError: if a file that can hold a key is another one than those that were matched.
         """
         (write,) = writes
-        require_same_schema(self.table, write.header)
-        head = head_id(self.table, write.header.table.branch)
+        head = self.same_schema_head(write.header)
         if head != write.plan.base:
             sources = _sources(write.plan)
-            require_as_written(self.table.io, sources, write.header, there=True)
+            require_as_written(self.table.io, sources, write.header, must_exist=True)
             wanted = as_named(self._matches(write, head, sources), write.plan)
             require_same_files(wanted, _phase(write.plan, MATCH), write.header)
         rewritten = frozenset(path for record in write.staged for path in record.replaces)
@@ -144,7 +142,7 @@ class Upsert(IcebergMode):
         size = sum(split.bytes for split in write.plans[0].splits)
         return buckets_for(size) if size else _UNKNOWN_BUCKETS
 
-    def _matches(self, write: StagedWrite, head: int | None, sources: Sequence[JsonObject]) -> list[Split]:
+    def _matches(self, write: StagedWrite, head: int | None, sources: Sequence[SourceFile]) -> list[Split]:
         """A split for each live file that can hold a key; not for those that the commit removes anyway."""
         if not sources:
             return []
@@ -153,23 +151,22 @@ class Upsert(IcebergMode):
         return [table_split(MATCH, file) for file in files if file.path not in gone]
 
     def _inserts(self, records: Sequence[Staged], matches: dict[str, Split]) -> list[Split]:
-        """A split for each scratch file. What it inserts depends on all matches, and so does its id."""
+        """A split for each staged source file. What it inserts depends on all matches, and so does its id."""
         digest = hashlib.sha256("\0".join(sorted(matches)).encode()).hexdigest()[:16]
         return [
-            Split(id=f"{INSERT}{digest}x{first_id(record.split)}", bytes=record.bytes, read=record.scratch, task=INSERT)
-            for record in records
-            if record.scratch is not None
+            Split(id=f"{INSERT}{digest}x{first_id(split_id)}", bytes=file.bytes, read=file.to_json(), task=INSERT)
+            for split_id, file in _source_files(records).items()
         ]
 
 
 class UpsertWork:
     """Does the splits of all phases; see ``Writer``.
 
-    :param sources: records of all scratch files, once the source is staged.
-    :param sidecars: records of all sidecars, once every file is matched.
+    :param sources: all staged source files, once the source is staged.
+    :param sidecars: of all files of the table, once they are matched.
     """
 
-    def __init__(self, upsert: UpsertWriter, sources: Sequence[JsonObject], sidecars: Sequence[JsonObject]) -> None:
+    def __init__(self, upsert: UpsertWriter, sources: Sequence[SourceFile], sidecars: Sequence[MatchSidecar]) -> None:
         self._upsert = upsert
         self._sources = sources
         self._sidecars = sidecars
@@ -188,15 +185,16 @@ class UpsertWork:
         return self._upsert.folders
 
     def holding(self, record: Staged) -> list[StagedFile]:
-        """The scratch file; see ``Writer.holding``."""
-        return [] if record.scratch is None else [part_of([record.scratch.get("path"), record.scratch.get("bytes")], StagedFile)]
+        """The staged source file; see ``Writer.holding``."""
+        source = record.intermediate_as(SourceFile)
+        return [] if source is None else [StagedFile(source.path, source.bytes)]
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
         """See ``Writer.sizes``."""
         return self._upsert.sizes(paths)
 
     def read(self, record: Staged) -> Iterator[pa.RecordBatch]:
-        """Rows of a scratch file, those of each bucket in their order; see ``Writer.read``."""
+        """Rows of a staged source file, those of each bucket in their order; see ``Writer.read``."""
         return self._upsert.read_files(self.holding(record))
 
     def rewrite(self, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
@@ -204,12 +202,12 @@ class UpsertWork:
         return self.write(batches, stem)
 
     def work(self, split: Split, stem: str) -> Written:
-        """Match a file, look for duplicates in a bucket, or insert a scratch file's new rows.
+        """Match a file, look for duplicates in a bucket, or insert a staged source file's new rows.
 
-        :raises StagedFileMissingError: if a scratch file or sidecar is gone or damaged.
+        :raises StagedFileMissingError: if a staged source file or sidecar is gone or damaged.
         """
-        kept = [split.read, *self._sidecars] if split.task == INSERT else self._sources
-        files = [StagedFile(str(record["path"]), part_of(record["bytes"], int)) for record in kept]
+        kept = [part_of(split.read, SourceFile), *self._sidecars] if split.task == INSERT else self._sources
+        files = [StagedFile(file.path, file.bytes) for file in kept]
         with reading_staged(files, self.sizes, self._upsert.facts.table):
             return self._work(split, stem)
 
@@ -217,7 +215,7 @@ class UpsertWork:
         if split.task == MATCH:
             return self._upsert.match(part_of(split.read, ScanFile), self._sources, stem)
         if split.task == INSERT:
-            return self._upsert.insert(split.read, self._sidecars, stem)
+            return self._upsert.insert(part_of(split.read, SourceFile), self._sidecars, stem)
         self._upsert.check_unique(part_of(split.read["bucket"], int), self._sources)
         return Written(0, 0, (), None)
 
@@ -234,13 +232,19 @@ def _phase(plan: Plan, *tasks: str) -> dict[str, Split]:
     return {split.id: split for split in plan.splits if split.task in tasks}
 
 
-def _sources(plan: Plan) -> list[JsonObject]:
-    """Records of all scratch files, as the plans of later phases hold them; none while the source is read."""
+def _source_files(records: Iterable[Staged]) -> dict[str, SourceFile]:
+    """The staged source files, by the splits that have any row."""
+    files = {record.split: record.intermediate_as(SourceFile) for record in records}
+    return {split_id: file for split_id, file in files.items() if file is not None}
+
+
+def _sources(plan: Plan) -> tuple[SourceFile, ...]:
+    """All staged source files, as the plans of later phases hold them; none while the source is read."""
     pinned = plan.mode_as(StagedSources)
-    return [] if pinned is None else [source.to_json() for source in pinned.sources]
+    return () if pinned is None else pinned.sources
 
 
-def _with(plan: Plan, splits: Iterable[Split], base: int | None, sources: Sequence[JsonObject]) -> Plan:
+def _with(plan: Plan, splits: Iterable[Split], base: int | None, sources: Sequence[SourceFile]) -> Plan:
     """``plan`` with these for its splits. What was read does not land as it is, so its splits are not among them."""
-    mode = StagedSources(sources=tuple(map(Scratch.from_json, sources))).to_json()
+    mode = StagedSources(sources=tuple(sources)).to_json()
     return msgspec.structs.replace(plan, created_at=now(), mode=mode, splits=tuple(splits), base=base)

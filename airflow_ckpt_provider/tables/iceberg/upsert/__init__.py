@@ -3,11 +3,11 @@
 Each phase is a list of splits that are checkpointed like those of an append, and each needs only what the phases before it
 recorded:
 
-- *source*: the rows of one split of the source, in the table's schema, as one scratch file that no snapshot refers to;
+- *source*: the rows of one split of the source, in the table's schema, as one staged source file that no snapshot refers to;
 - *match*: one live data file of the table, rewritten if a source row changes one of its rows, and a sidecar with the
   addresses of all source rows that it holds already; and, beside it, *unique*: no key occurs twice in the source;
-- *insert*: one scratch file's rows less those that any sidecar names.
+- *insert*: one staged source file's rows less those that any sidecar names.
 
-Scratch rows are grouped by a hash of their key into buckets, so that any question about keys can be answered bucket by
+These rows are grouped by a hash of their key into buckets, so that any question about keys can be answered bucket by
 bucket in bounded memory (I11). Hashes only ever narrow a search; whether keys are equal is decided by the keys.
 """

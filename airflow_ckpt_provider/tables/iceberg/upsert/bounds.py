@@ -82,12 +82,12 @@ class Bounds:
         :param columns: the key columns as they are in the table.
         """
         for number, (key, column) in enumerate(zip(self._keys, columns, strict=True)):
-            own, known = _range_of(key.kind, column), self._ranges[number]
-            self._ranges[number] = own if known is None else known.joined(own)
+            held, known = _range_of(key.kind, column), self._ranges[number]
+            self._ranges[number] = held if known is None else known.joined(held)
 
     def to_json(self) -> tuple[KeyBounds, ...]:
         """As stored in a staged record."""
-        return tuple(_stored(key.kind, found) for key, found in zip(self._keys, self._ranges, strict=True) if found is not None)
+        return tuple(_stored(key.kind, held) for key, held in zip(self._keys, self._ranges, strict=True) if held is not None)
 
 
 class Overlap:
@@ -122,9 +122,9 @@ class Overlap:
 
 def meeting(keys: Sequence[KeyColumn], bounds: Sequence[KeyBounds], others: Iterable[Sequence[KeyBounds]]) -> list[bool]:
     """Which of the others can have a key in common with rows of these bounds."""
-    own = [_loaded(key.kind, one) for key, one in zip(keys, bounds, strict=True)]
-    loaded = ([_loaded(key.kind, one) for key, one in zip(keys, other, strict=True)] for other in others)
-    return [_meet(own, other) for other in loaded]
+    ranges = [_loaded(key.kind, stored) for key, stored in zip(keys, bounds, strict=True)]
+    loaded = ([_loaded(key.kind, stored) for key, stored in zip(keys, other, strict=True)] for other in others)
+    return [_meet(ranges, other) for other in loaded]
 
 
 def held_by(key: KeyColumn, file: DataFile, spec: PartitionSpec) -> Range:
@@ -153,7 +153,7 @@ def held_by(key: KeyColumn, file: DataFile, spec: PartitionSpec) -> Range:
 
 
 def _meet(split: Sequence[Range], held: Sequence[Range]) -> bool:
-    return all(one.meets(other) for one, other in zip(split, held, strict=True))
+    return all(wanted.meets(other) for wanted, other in zip(split, held, strict=True))
 
 
 def _above(lower: Any, upper: Any) -> bool:  # noqa: ANN401 - of the column's type
@@ -204,11 +204,11 @@ def _range_of(kind: PrimitiveType, column: pa.ChunkedArray) -> Range:
     return Range(both["min"], both["max"], values, nulls, nans)
 
 
-def _stored(kind: PrimitiveType, found: Range) -> KeyBounds:
+def _stored(kind: PrimitiveType, held: Range) -> KeyBounds:
     from pyiceberg.conversions import to_bytes
     from pyiceberg.utils.truncate import truncate_upper_bound_binary_string
 
-    lower, upper = found.lower, found.upper
+    lower, upper = held.lower, held.upper
     if isinstance(upper, str) and len(upper) > _LONGEST:
         upper = cut_upper(upper, _LONGEST)
     elif isinstance(upper, bytes) and len(upper) > _LONGEST:
@@ -216,7 +216,7 @@ def _stored(kind: PrimitiveType, found: Range) -> KeyBounds:
     if isinstance(lower, (str, bytes)):
         lower = lower[:_LONGEST]
     texts = [None if bound is None else base64.b64encode(to_bytes(kind, bound)).decode() for bound in (lower, upper)]
-    return KeyBounds(texts[0], texts[1], found.values, found.nulls, found.nans)
+    return KeyBounds(texts[0], texts[1], held.values, held.nulls, held.nans)
 
 
 def _loaded(kind: PrimitiveType, stored: KeyBounds) -> Range:

@@ -20,8 +20,8 @@ def differ(left: pa.RecordBatch, right: pa.RecordBatch) -> Mask:
     import numpy as np
 
     changed = np.zeros(left.num_rows, dtype=np.bool_)
-    for one, other in zip(left.columns, right.columns, strict=True):
-        changed |= ~same(one, other)
+    for column, other in zip(left.columns, right.columns, strict=True):
+        changed |= ~same(column, other)
     return changed
 
 

@@ -1,4 +1,4 @@
-"""The keys of scratch files, a batch of keys at a time."""
+"""The keys of staged source files, a batch of keys at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime as dt
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.tables.iceberg.upsert.scratch import ScratchReader
+from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFileReader
 from airflow_ckpt_provider.tables.keys import key_batches as generic
 from airflow_ckpt_provider.tables.keys.key_batches import BatchPart, KeptKeys, batches_of, collect
 
@@ -17,42 +17,42 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
     from airflow_ckpt_provider.tables.iceberg.upsert.keys import KeyColumn
-    from airflow_ckpt_provider.tables.iceberg.upsert.scratch import Scratch
+    from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFile
     from airflow_ckpt_provider.tables.keys.key_batches import KeyBatch, Keys
 
 #: Bytes of memory for the key_batches that a process keeps between splits.
 KEPT_BYTES = 64 << 20
 
-#: What this process keeps. Scratch files are never written twice under one name, so that nothing kept becomes wrong.
+#: What this process keeps. Staged source files are never written twice under one name, so that nothing kept becomes wrong.
 KEPT = KeptKeys(KEPT_BYTES)
 
 
-def key_batches(sources: Sequence[Scratch], only: int | None = None) -> list[KeyBatch]:
+def key_batches(sources: Sequence[SourceFile], only: int | None = None) -> list[KeyBatch]:
     """Portions that batches_of all keys.
 
     :param only: the bucket to batches_of; all if None.
     """
     if not sources:
         return []
-    return batches_of(sum(one.key_bytes for one in sources), sum(one.rows for one in sources), sources[0].buckets, only)
+    return batches_of(sum(file.key_bytes for file in sources), sum(file.rows for file in sources), sources[0].buckets, only)
 
 
-def load(io: FileIO, sources: Sequence[Scratch], keys: Sequence[KeyColumn], key_batch: KeyBatch) -> Keys:
+def load(io: FileIO, sources: Sequence[SourceFile], keys: Sequence[KeyColumn], key_batch: KeyBatch) -> Keys:
     """The keys of a batch of keys; see ``collect``."""
     return collect(_parts(io, sources, keys, key_batch), len(keys), [key.name for key in keys], _Shown(keys))
 
 
-def kept(io: FileIO, sources: Sequence[Scratch], keys: Sequence[KeyColumn], key_batch: KeyBatch) -> Keys:
+def kept(io: FileIO, sources: Sequence[SourceFile], keys: Sequence[KeyColumn], key_batch: KeyBatch) -> Keys:
     """As ``load``, or from what this process keeps."""
     name = (tuple(source.path for source in sources), tuple(key.field_id for key in keys), key_batch)
     return KEPT.get(name, lambda: load(io, sources, keys, key_batch))
 
 
-def _parts(io: FileIO, sources: Sequence[Scratch], keys: Sequence[KeyColumn], key_batch: KeyBatch) -> Iterator[BatchPart]:
+def _parts(io: FileIO, sources: Sequence[SourceFile], keys: Sequence[KeyColumn], key_batch: KeyBatch) -> Iterator[BatchPart]:
     import numpy as np
 
     for number, source in enumerate(sources):
-        with ScratchReader(io, source.path) as reader:
+        with SourceFileReader(io, source.path) as reader:
             for span, columns, hashed in reader.keys(keys, key_batch.buckets):
                 part = BatchPart(columns, hashed, number, np.arange(span.start, span.start + span.rows, dtype=np.int64))
                 yield part.of(np.flatnonzero(key_batch.has(hashed, source.buckets))) if key_batch.shares > 1 else part

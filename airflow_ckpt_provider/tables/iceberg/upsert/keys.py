@@ -44,7 +44,7 @@ def key_columns(schema: Schema, keys: Sequence[str], table: str) -> tuple[KeyCol
             f"upsert_keys names {', '.join(map(repr, missing))}, which the table {table} does not have at its top level. Its "
             f"columns are: {', '.join(fields)}."
         )
-    found = []
+    key_fields = []
     for key in keys:
         field, written = fields[key]
         if not isinstance(field.field_type, PrimitiveType):
@@ -52,5 +52,5 @@ def key_columns(schema: Schema, keys: Sequence[str], table: str) -> tuple[KeyCol
                 f"The column {key!r} of {table} is a {field.field_type}, which cannot be one of the upsert_keys: only columns of "
                 "single values can."
             )
-        found.append(KeyColumn(key, written, field.field_id, field.field_type))
-    return tuple(found)
+        key_fields.append(KeyColumn(key, written, field.field_id, field.field_type))
+    return tuple(key_fields)

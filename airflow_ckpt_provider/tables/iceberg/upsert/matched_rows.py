@@ -1,4 +1,4 @@
-"""The source rows that one target file needs, fetched in one pass over the scratch files and then found by number.
+"""The source rows that one target file needs, fetched in one pass over the staged source files and then found by number.
 
 What does not fit in memory goes to a local temporary file that is mapped, not read: a target file may match far more source
 rows than a worker can hold.
@@ -12,7 +12,7 @@ import tempfile
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Self
 
-from airflow_ckpt_provider.tables.iceberg.upsert.scratch import ScratchReader
+from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFileReader
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -115,7 +115,7 @@ class MatchedRows:
 
 
 class KeptRows:
-    """Spans of scratch files that a process has read, kept for its next splits as long as they fit in ``KEPT_BYTES``."""
+    """Spans of staged source files that a process has read, kept for its next splits as long as they fit in ``KEPT_BYTES``."""
 
     def __init__(self) -> None:
         self._scope: object = None
@@ -130,11 +130,11 @@ class KeptRows:
         return self
 
     def fetch(self, io: FileIO, path: str, rows: Positions, into: MatchedRows) -> None:
-        """Add rows of one scratch file, by sorted numbers."""
+        """Add rows of one staged source file, by sorted numbers."""
         import numpy as np
         import pyarrow as pa
 
-        with ScratchReader(io, path) as reader:
+        with SourceFileReader(io, path) as reader:
             for span in reader.spans():
                 start, stop = np.searchsorted(rows, [span.start, span.start + span.rows])
                 if start == stop:

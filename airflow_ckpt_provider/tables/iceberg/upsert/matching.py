@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.tables.iceberg.upsert.keys import KeyColumn
     from airflow_ckpt_provider.tables.iceberg.upsert.matched_rows import MatchedRows
-    from airflow_ckpt_provider.tables.iceberg.upsert.scratch import Scratch
     from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import SidecarWriter
+    from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFile
     from airflow_ckpt_provider.tables.keys.index import Positions
     from airflow_ckpt_provider.tables.keys.key_batches import KeyBatch, Keys
 
@@ -48,12 +48,12 @@ class Matches:
         """Numbers of these rows."""
         import numpy as np
 
-        found = np.zeros(count, dtype=np.int64)
+        numbers = np.zeros(count, dtype=np.int64)
         if start < self._end:
             self._file.seek(start * _ITEM)
             read = np.frombuffer(self._file.read(count * _ITEM), dtype=np.int64)
-            found[: len(read)] = read
-        return found
+            numbers[: len(read)] = read
+        return numbers
 
     def put(self, start: int, numbers: Positions) -> None:
         """Set the numbers of rows from ``start`` on."""
@@ -78,11 +78,11 @@ class FileMatcher:
     """Matches one target file with the source.
 
     :param batches: reads the key columns of the file from its start.
-    :param sources: all scratch files.
+    :param sources: all staged source files.
     """
 
     def __init__(
-        self, io: FileIO, batches: Callable[[], Iterable[pa.RecordBatch]], sources: Sequence[Scratch], keys: Sequence[KeyColumn]
+        self, io: FileIO, batches: Callable[[], Iterable[pa.RecordBatch]], sources: Sequence[SourceFile], keys: Sequence[KeyColumn]
     ) -> None:
         self._io = io
         self._batches = batches
@@ -145,20 +145,20 @@ class FileMatcher:
             table = pa.Table.from_batches(chunk)
             columns = [canonical(table.column(key.name)) for key in self._keys]
             hashed = hashes(columns)
-            found = np.full(table.num_rows, -1, dtype=np.int64)
-            own = np.flatnonzero(key_batch.holds(hashed, buckets))
-            if len(own) == table.num_rows:
-                found = keys.known.find(columns, hashed)
-            elif len(own):
-                taken = pa.array(own)
-                found[own] = keys.known.find([column.take(taken) for column in columns], hashed[own])
-            at = np.flatnonzero(found >= 0)
+            positions = np.full(table.num_rows, -1, dtype=np.int64)
+            searched = np.flatnonzero(key_batch.holds(hashed, buckets))
+            if len(searched) == table.num_rows:
+                positions = keys.known.find(columns, hashed)
+            elif len(searched):
+                taken = pa.array(searched)
+                positions[searched] = keys.known.find([column.take(taken) for column in columns], hashed[searched])
+            at = np.flatnonzero(positions >= 0)
             if len(at):
                 found_rows += len(at)
-                hit[found[at]] = True
+                hit[positions[at]] = True
                 if matches is not None:
                     numbers = matches.get(live, table.num_rows)
-                    numbers[at] = -found[at] - 1
+                    numbers[at] = -positions[at] - 1
                     matches.put(live, numbers)
             live += table.num_rows
         return np.flatnonzero(hit), found_rows, live

@@ -6,30 +6,29 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.tables.iceberg.upsert.bounds import Overlap
 from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
-from airflow_ckpt_provider.tables.iceberg.upsert.scratch import Scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pyiceberg.table import Table
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject
     from airflow_ckpt_provider.scan.data_files import ScanFile
+    from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFile
 
 
 def plan_matches(
-    table: Table, snapshot_id: int | None, keys: Sequence[str], sources: Iterable[JsonObject], schema_id: int
+    table: Table, snapshot_id: int | None, keys: Sequence[str], sources: Iterable[SourceFile], schema_id: int
 ) -> Iterator[ScanFile]:
     """Live data files of a snapshot that can hold a key of the source, judged by their entries in the manifests.
 
     :param snapshot_id: None for a table without one.
-    :param sources: records of all scratch files.
-    :param schema_id: schema that the scratch files were written with.
+    :param sources: all staged source files.
+    :param schema_id: schema that those were written with.
     """
     from airflow_ckpt_provider.scan.iceberg import scan_files
 
     columns = key_columns(table.schemas()[schema_id], keys, ".".join(table.name()))
-    overlap = Overlap(columns, (Scratch.from_json(source).bounds for source in sources))
+    overlap = Overlap(columns, (source.bounds for source in sources))
     specs = table.specs()
     for scanned in scan_files(table, snapshot_id, schema_id=schema_id):
         if overlap(scanned.data_file, specs[scanned.data_file.spec_id]):

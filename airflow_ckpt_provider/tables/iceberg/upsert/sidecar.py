@@ -1,6 +1,6 @@
 """Sidecars: which source rows a target file holds already, so that they are not inserted.
 
-A Parquet file of row numbers; each row group is about one scratch file, and the file says which.
+A Parquet file of row numbers; each row group is about one staged source file, and the file says which.
 """
 
 from __future__ import annotations
@@ -10,42 +10,30 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import Part, part_of
-from airflow_ckpt_provider.tables.iceberg.upsert.facts import FACTS, facts_of
+from airflow_ckpt_provider.checkpoint.bounds import Count  # noqa: TC001 - msgspec reads the types of members
+from airflow_ckpt_provider.tables.iceberg.upsert.facts import FACTS, IntermediateFile, facts_of
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject
     from airflow_ckpt_provider.tables.keys.index import Positions
 
-#: Name under which a sidecar says which scratch file each of its row groups is about.
+#: Name under which a sidecar says which staged source file each of its row groups is about.
 _SOURCES = b"sources"
 
-#: Scratch files that a record names; if more are concerned, it names none, and the sidecar has to be looked into.
+#: Staged source files that a record names; if more are concerned, it names none, and the sidecar has to be looked into.
 _NAMED = 16
 
 
-class MatchSidecar(Part, frozen=True, kw_only=True):
+class MatchSidecar(IntermediateFile, frozen=True, kw_only=True, tag="iceberg_sidecar"):
     """One sidecar.
 
     :param rows: matched source rows.
-    :param sources: paths of the scratch files that they are in; empty if these are many.
+    :param sources: paths of the staged source files that they are in; empty if these are many.
     """
 
-    path: str
-    bytes: int
-    rows: int
+    rows: Count
     sources: tuple[str, ...] = ()
-
-    def to_json(self) -> JsonObject:
-        """As stored in a staged record."""
-        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
-
-    @classmethod
-    def from_json(cls, value: JsonObject) -> MatchSidecar:
-        """As read from a staged record."""
-        return part_of(value, cls)
 
 
 class SidecarWriter(contextlib.ExitStack):
@@ -60,7 +48,7 @@ class SidecarWriter(contextlib.ExitStack):
         self._writer: Any = None
 
     def add(self, source: str, rows: Positions) -> None:
-        """Add rows of one scratch file, sorted by number."""
+        """Add rows of one staged source file, sorted by number."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -80,14 +68,14 @@ class SidecarWriter(contextlib.ExitStack):
         if self._writer is None:
             return None
         named = sorted(set(self._sources))
-        found = MatchSidecar(path=self._path, bytes=0, rows=self._rows, sources=tuple(named) if len(named) <= _NAMED else ())
-        self._writer.add_key_value_metadata({_SOURCES: msgspec.json.encode(self._sources), FACTS: facts_of(found.to_json())})
+        written = MatchSidecar(path=self._path, bytes=0, rows=self._rows, sources=tuple(named) if len(named) <= _NAMED else ())
+        self._writer.add_key_value_metadata({_SOURCES: msgspec.json.encode(self._sources), FACTS: facts_of(written)})
         self.close()
-        return msgspec.structs.replace(found, bytes=len(self._io.new_input(self._path)))
+        return msgspec.structs.replace(written, bytes=len(self._io.new_input(self._path)))
 
 
 def mark_matched(io: FileIO, sidecar: MatchSidecar, source: str, matched: Any) -> None:  # noqa: ANN401 - a numpy array of booleans
-    """Set ``matched`` at the rows of this scratch file that the sidecar names."""
+    """Set ``matched`` at the rows of this staged source file that the sidecar names."""
     import pyarrow.parquet as pq
 
     if sidecar.sources and source not in sidecar.sources:
@@ -95,6 +83,6 @@ def mark_matched(io: FileIO, sidecar: MatchSidecar, source: str, matched: Any) -
     with io.new_input(sidecar.path).open() as stream:
         file = pq.ParquetFile(stream)
         sources = msgspec.json.decode(file.metadata.metadata[_SOURCES], type=list[str])
-        for number, own in enumerate(sources):
-            if own == source:
+        for number, path in enumerate(sources):
+            if path == source:
                 matched[file.read_row_group(number, use_threads=False).column("row").to_numpy()] = True

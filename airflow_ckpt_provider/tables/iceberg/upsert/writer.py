@@ -1,4 +1,4 @@
-"""What executors do in an upsert: write scratch files, match target files with them, insert the rest, look for duplicates."""
+"""What executors do in an upsert: write staged source files, match target files with them, insert the rest, look for duplicates."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.exceptions import RowCountError
+from airflow_ckpt_provider.tables.iceberg.upsert.facts import IntermediateFile
 from airflow_ckpt_provider.tables.iceberg.upsert.key_batches import key_batches, load, refuse_duplicates
 from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
 from airflow_ckpt_provider.tables.iceberg.upsert.matched_rows import MatchedRows
 from airflow_ckpt_provider.tables.iceberg.upsert.matching import FileMatcher, Matches
 from airflow_ckpt_provider.tables.iceberg.upsert.merge import Merge
-from airflow_ckpt_provider.tables.iceberg.upsert.scratch import Scratch, ScratchReader, write_scratch
-from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import MatchSidecar, SidecarWriter, mark_matched
+from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import SidecarWriter, mark_matched
+from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFileReader, write_source_file
 from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter, delete_files
 from airflow_ckpt_provider.tables.writer import Written
 
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.locations import LocationProvider
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject
     from airflow_ckpt_provider.scan.data_files import ScanFile
     from airflow_ckpt_provider.tables.iceberg.upsert.compare import Mask
+    from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import MatchSidecar
+    from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFile
     from airflow_ckpt_provider.tables.iceberg.writer import WriterFacts
 
-#: Rows of a scratch file that are inserted at a time.
+#: Rows of a staged source file that are inserted at a time.
 _BATCH_ROWS = 65_536
 
 
@@ -67,29 +69,28 @@ class UpsertWriter(IcebergWriter):
         self._read_all = IcebergScan(table, schema_id)
 
     def write_source(self, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
-        """Keep the rows of one source split in a scratch file; see ``Writer.write``."""
+        """Keep the rows of one source split in a file; see ``Writer.write``."""
         io = self.facts.io()
         path = self._locations().new_data_location(f"{stem}-source.parquet")
-        scratch = write_scratch(io, path, self.chunks(batches), self.facts.schema, self._keys, self._buckets)
-        if scratch is None:
+        file = write_source_file(io, path, self.chunks(batches), self.facts.schema, self._keys, self._buckets)
+        if file is None:
             return Written(0, 0, (), None)
-        return Written(scratch.rows, scratch.bytes, (), None, scratch=scratch.to_json())
+        return Written(file.rows, file.bytes, (), None, intermediate=file)
 
-    def check_unique(self, bucket: int, sources: Sequence[JsonObject]) -> None:
+    def check_unique(self, bucket: int, sources: Sequence[SourceFile]) -> None:
         """Check that no key of this bucket is in the source more than once.
 
-        :param sources: records of all scratch files.
+        :param sources: all staged source files.
         :raises DuplicateKeyError: with examples.
         """
-        scratch = _scratch(sources)
-        for key_batch in key_batches(scratch, only=bucket):
-            refuse_duplicates(load(self.facts.io(), scratch, self._keys, key_batch), self._keys)
+        for key_batch in key_batches(sources, only=bucket):
+            refuse_duplicates(load(self.facts.io(), sources, self._keys, key_batch), self._keys)
 
-    def match(self, target: ScanFile, sources: Sequence[JsonObject], stem: str) -> Written:
+    def match(self, target: ScanFile, sources: Sequence[SourceFile], stem: str) -> Written:
         """Match one live data file of the table with the source, and rewrite it if that changes a row of it.
 
-        :param sources: records of all scratch files.
-        :returns: with ``replaces`` if the file was rewritten, and as ``scratch`` the record of a sidecar, if a row matched.
+        :param sources: all staged source files.
+        :returns: with ``replaces`` if the file was rewritten, and as ``intermediate`` the sidecar, if a row matched.
         """
         try:
             return self._match(target, sources, stem)
@@ -97,60 +98,58 @@ class UpsertWriter(IcebergWriter):
             delete_files(self.facts.io(), [self._sidecar_path(stem)])
             raise
 
-    def _match(self, target: ScanFile, sources: Sequence[JsonObject], stem: str) -> Written:
-        io, scratch = self.facts.io(), _scratch(sources)
-        matcher = FileMatcher(io, lambda: self._read_keys.read(target), scratch, self._keys)
+    def _match(self, target: ScanFile, sources: Sequence[SourceFile], stem: str) -> Written:
+        io = self.facts.io()
+        matcher = FileMatcher(io, lambda: self._read_keys.read(target), sources, self._keys)
         with contextlib.ExitStack() as stack:
             sidecar = stack.enter_context(SidecarWriter(io, self._sidecar_path(stem))) if self._insert else None
             matches = stack.enter_context(Matches()) if self._update else None
             gathered = stack.enter_context(MatchedRows(self.schema)) if self._update else None
-            found = matcher.match(sidecar, matches, gathered)
-            record = sidecar.finish() if sidecar is not None else None
-            kept = record.to_json() if record is not None else None
+            in_common = matcher.match(sidecar, matches, gathered)
+            kept = sidecar.finish() if sidecar is not None else None
             if matches is None or gathered is None:
-                counts = {"ignored": found.target_rows} if found.target_rows else {}
-                return Written(0, 0, (), None, counts=counts, scratch=kept)
-            if not found.target_rows:
+                counts = {"ignored": in_common.target_rows} if in_common.target_rows else {}
+                return Written(0, 0, (), None, counts=counts, intermediate=kept)
+            if not in_common.target_rows:
                 return Written(0, 0, (), None)
             merge = Merge(lambda: self._read_all.read(target), matches, gathered, self.schema)
             if not merge.changes():
-                return Written(0, 0, (), None, counts={"unchanged": found.target_rows}, scratch=kept)
+                return Written(0, 0, (), None, counts={"unchanged": in_common.target_rows}, intermediate=kept)
             written = self.write(merge.rows(), stem)
-            if written.rows != found.live_rows:
-                raise RowCountError(f"{target.path} holds {found.live_rows} rows, but {written.rows} were rewritten (I2).")
-            return written._replace(replaces=(target.path,), counts=merge.counts, scratch=kept)
+            if written.rows != in_common.live_rows:
+                raise RowCountError(f"{target.path} holds {in_common.live_rows} rows, but {written.rows} were rewritten (I2).")
+            return written._replace(replaces=(target.path,), counts=merge.counts, intermediate=kept)
 
-    def insert(self, source: JsonObject, sidecars: Sequence[JsonObject], stem: str) -> Written:
-        """Write the rows of one scratch file that no target file holds.
+    def insert(self, source: SourceFile, sidecars: Sequence[MatchSidecar], stem: str) -> Written:
+        """Write the rows of one staged source file that no target file holds.
 
-        :param source: record of the scratch file.
-        :param sidecars: records of the sidecars of all match splits.
+        :param sidecars: of all match splits.
         """
         import numpy as np
 
-        io, scratch = self.facts.io(), Scratch.from_json(source)
-        matched = np.zeros(scratch.rows, dtype=np.bool_)
+        io = self.facts.io()
+        matched = np.zeros(source.rows, dtype=np.bool_)
         for sidecar in sidecars:
-            mark_matched(io, MatchSidecar.from_json(sidecar), scratch.path, matched)
-        wanted = int(scratch.rows - np.count_nonzero(matched))
+            mark_matched(io, sidecar, source.path, matched)
+        wanted = int(source.rows - np.count_nonzero(matched))
         if not wanted:
             return Written(0, 0, (), None)
-        written = self.write(self._unmatched(scratch, ~matched), stem)
+        written = self.write(self._unmatched(source, ~matched), stem)
         if written.rows != wanted:
-            raise RowCountError(f"{wanted} rows of {scratch.path} are new, but {written.rows} were written (I2).")
+            raise RowCountError(f"{wanted} rows of {source.path} are new, but {written.rows} were written (I2).")
         return written._replace(counts={"inserted": written.rows})
 
     def remove(self, written: Written) -> None:
         """Remove the files of a split that lost the race to be published."""
         super().remove(written)
-        if written.scratch is not None:
-            delete_files(self.facts.io(), [str(written.scratch["path"])])
+        if isinstance(written.intermediate, IntermediateFile):
+            delete_files(self.facts.io(), [written.intermediate.path])
 
-    def _unmatched(self, scratch: Scratch, wanted: Mask) -> Iterator[pa.RecordBatch]:
-        """The wanted rows of a scratch file, under the table's own column names."""
+    def _unmatched(self, source: SourceFile, wanted: Mask) -> Iterator[pa.RecordBatch]:
+        """The wanted rows of a staged source file, under the table's own column names."""
         import pyarrow as pa
 
-        with ScratchReader(self.facts.io(), scratch.path) as reader:
+        with SourceFileReader(self.facts.io(), source.path) as reader:
             for span in reader.spans():
                 mask = pa.array(wanted[span.start : span.start + span.rows])
                 for batch in reader.read(span).filter(mask).to_batches(max_chunksize=_BATCH_ROWS):
@@ -163,7 +162,3 @@ class UpsertWriter(IcebergWriter):
         from pyiceberg.table.locations import load_location_provider
 
         return load_location_provider(self.facts.location, self.facts.properties)
-
-
-def _scratch(sources: Sequence[JsonObject]) -> list[Scratch]:
-    return [Scratch.from_json(source) for source in sources]

@@ -28,8 +28,8 @@ def widened(dataset: LanceDataset, columns: pa.Schema, instead: Sequence[str] = 
     import pyarrow as pa
     from lance.fragment import FragmentMetadata
 
-    there = (fragment.metadata for fragment in dataset.get_fragments())
-    fragments = [FragmentMetadata(id=one.id, files=one.files, physical_rows=one.physical_rows) for one in there]
+    kept = (fragment.metadata for fragment in dataset.get_fragments())
+    fragments = [FragmentMetadata(id=metadata.id, files=metadata.files, physical_rows=metadata.physical_rows) for metadata in kept]
     copy = in_memory(dataset.lance_schema, fragments)
     if instead:
         copy.drop_columns(list(instead))

@@ -11,6 +11,7 @@ from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import RowCountError, TableMovedError
 from airflow_ckpt_provider.scan.lance_rows import PLACE
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.intermediate import ColumnFile
 from airflow_ckpt_provider.tables.lance.scan import FileScan
 from airflow_ckpt_provider.tables.lance.schema import as_read
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
@@ -75,19 +76,19 @@ class ColumnsWriter(LanceWriter):
         scan = FileScan(self.facts.files, self.schema)
         runs = join.runs or ((),) * len(join.parts)
         parts = zip(join.parts, runs, strict=True)
-        values = (batch for (name, size), own in parts for batch in self._values(scan, DataFile(path=name, bytes=size), own))
+        values = (batch for (name, size), places in parts for batch in self._values(scan, DataFile(path=name, bytes=size), places))
         written = self.rewrite(spread(values, join.rows, as_read(self.schema)), stem)
         (file,) = StagedFragments.from_json(written.manifest or {}).fragments
         if file.rows != join.rows:
             raise RowCountError(f"A fragment of {self.facts.table} has {join.rows} rows; {stem} was written with {file.rows} (I2).")
         # The rows that have values are counted where they were computed.
-        return written._replace(rows=0, manifest=None, scratch={"file": [file.name, file.bytes]})
+        return written._replace(rows=0, manifest=None, intermediate=ColumnFile(name=file.name, bytes=file.bytes))
 
     def _values(self, scan: FileScan, file: DataFile, runs: Sequence[Run]) -> Iterator[pa.RecordBatch]:
         """Values of a staged file, at the places where their rows stand now."""
         rows = 0
-        for own in scan.read(file):
-            batch = moved(own, runs)
+        for staged in scan.read(file):
+            batch = moved(staged, runs)
             rows += batch.num_rows
             if batch.num_rows:
                 yield batch
@@ -119,9 +120,9 @@ def moved(values: pa.RecordBatch, runs: Sequence[Run]) -> pa.RecordBatch:
     places = values.column(PLACE).to_numpy(zero_copy_only=False).astype(np.int64)
     run = np.searchsorted(starts, places, side="right") - 1
     kept = (run >= 0) & (places < stops[run])
-    there = pa.array((places - starts[run] + now[run])[kept], pa.uint32())
+    places_now = pa.array((places - starts[run] + now[run])[kept], pa.uint32())
     rows = values.filter(pa.array(kept))
-    return rows.set_column(rows.schema.get_field_index(PLACE), rows.schema.field(PLACE), there)
+    return rows.set_column(rows.schema.get_field_index(PLACE), rows.schema.field(PLACE), places_now)
 
 
 def spread(values: Iterable[pa.RecordBatch], rows: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -138,9 +139,9 @@ def spread(values: Iterable[pa.RecordBatch], rows: int, schema: pa.Schema) -> It
         done = 0
         while done < len(places):
             count = int(np.searchsorted(places[done:], at + _WINDOW_ROWS))
-            own = places[done : done + count]
-            stop = at + _WINDOW_ROWS if done + count < len(places) else int(own[-1]) + 1
-            yield _laid_out(batch.slice(done, count), own - at, range(at, stop), schema)
+            in_window = places[done : done + count]
+            stop = at + _WINDOW_ROWS if done + count < len(places) else int(in_window[-1]) + 1
+            yield _laid_out(batch.slice(done, count), in_window - at, range(at, stop), schema)
             done, at = done + count, stop
     for start in range(at, rows, _WINDOW_ROWS):
         yield _laid_out(None, np.zeros(0, np.int64), range(start, min(start + _WINDOW_ROWS, rows)), schema)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.tables.lance.modes.add_columns import AddColumns
 from airflow_ckpt_provider.tables.lance.modes.append import Append, Create
 from airflow_ckpt_provider.tables.lance.modes.overwrite import Overwrite
@@ -13,7 +12,6 @@ from airflow_ckpt_provider.tables.lance.modes.upsert import Upsert
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject
     from airflow_ckpt_provider.tables.lance.modes.base import LanceMode
 
 MODES: Mapping[str, type[LanceMode]] = {
@@ -23,14 +21,3 @@ MODES: Mapping[str, type[LanceMode]] = {
     "upsert": Upsert,
     "add_columns": AddColumns,
 }
-
-
-def mode_of(name: str, parameters: JsonObject) -> type[LanceMode]:
-    """The mode of this name; none of them is another one by its parameters.
-
-    :raises InvalidInputError: if there is none.
-    """
-    del parameters
-    if name not in MODES:
-        raise InvalidInputError(f"mode={name!r}: the modes of a Lance dataset are {', '.join(MODES)}.")
-    return MODES[name]

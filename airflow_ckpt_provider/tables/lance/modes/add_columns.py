@@ -3,67 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import logging
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
 
 from airflow_ckpt_provider.checkpoint.anew import as_named, staged_anew
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ, Pinned, Split
+from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import (
-    CorruptObjectError,
     InvalidInputError,
     SchemaMismatchError,
     StagedFileMissingError,
-    TableMovedError,
 )
-from airflow_ckpt_provider.scan.lance_rows import PLACE, Rows, content_of, fields_of, live_fragments
+from airflow_ckpt_provider.scan.lance_rows import PLACE, content_of, fields_of, live_fragments
 from airflow_ckpt_provider.scan.row_lineage import PinnedRows, moved_in, ranges_of
+from airflow_ckpt_provider.tables.lance.columns.joining import column_files, joins_of
+from airflow_ckpt_provider.tables.lance.columns.landing import own_columns, require_covered, require_valued, signed, warn_of_indexes
+from airflow_ckpt_provider.tables.lance.columns.pinned import NewColumns, columns_of
 from airflow_ckpt_provider.tables.lance.columns.schema import widened
-from airflow_ckpt_provider.tables.lance.columns.writer import JOIN, ColumnsWriter, Join, brought_back
+from airflow_ckpt_provider.tables.lance.columns.writer import ColumnsWriter
 from airflow_ckpt_provider.tables.lance.evolution import optional, unaddable
-from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
-from airflow_ckpt_provider.tables.lance.history import operations_since, rows_stayed
 from airflow_ckpt_provider.tables.lance.looks import goes_stale
 from airflow_ckpt_provider.tables.lance.modes.base import LanceMode
 from airflow_ckpt_provider.tables.lance.operations import widening
-from airflow_ckpt_provider.tables.lance.schema import schema_from_json, schema_to_json
+from airflow_ckpt_provider.tables.lance.schema import schema_to_json
 from airflow_ckpt_provider.tables.mode import Grouping
 from airflow_ckpt_provider.tables.parameters import ModeParameters
-from airflow_ckpt_provider.tables.summary import identity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from collections.abc import Set as AbstractSet
 
     import pyarrow as pa
-    from lance import LanceDataset
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Staged
+    from airflow_ckpt_provider.checkpoint.documents import Header, Plan
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
-    from airflow_ckpt_provider.scan.row_lineage import MovedRows, Ranges
-    from airflow_ckpt_provider.tables.lance.columns.writer import Run
-    from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
+    from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
     from airflow_ckpt_provider.tables.lance.operations import Swap
     from airflow_ckpt_provider.tables.writer import Writer
-
-    #: A staged file, and which of its rows; all where they are if there is none.
-    Part: TypeAlias = tuple[StagedFragment, tuple[Run, ...]]
-
-_log = logging.getLogger(__name__)
-
-#: Metadata of a column that was added: a digest of the checkpoint's header, which no other store has.
-_MADE_BY = b"airflow.checkpoint.made"
-
-
-class NewColumns(Pinned, frozen=True, kw_only=True, tag="add_columns"):
-    """The columns that are added, as an Arrow schema."""
-
-    columns: str
 
 
 class AddColumnsParameters(ModeParameters, frozen=True, kw_only=True):
@@ -94,10 +73,10 @@ class AddColumns(LanceMode):
                 f"read_columns names {PLACE!r}: while columns are computed, rows carry their place in a column of that name. "
                 "Rename the column of the dataset first."
             )
-        strange = [name for name in read if name not in dataset.schema.names]
-        if strange:
+        absent = [name for name in read if name not in dataset.schema.names]
+        if absent:
             raise InvalidInputError(
-                f"read_columns names {', '.join(map(repr, strange))}, which the dataset {dataset.uri} does not have. Its columns "
+                f"read_columns names {', '.join(map(repr, absent))}, which the dataset {dataset.uri} does not have. Its columns "
                 f"are: {', '.join(dataset.schema.names)}."
             )
 
@@ -121,11 +100,11 @@ class AddColumns(LanceMode):
         columns = pa.schema(map(optional, of_transform))
         if not len(columns):
             raise InvalidInputError("The transform returned no column. With mode='add_columns' it returns those that are added.")
-        own = _own_columns(dataset, write.replaced)
-        there = [name for name in columns.names if name in dataset.schema.names and name not in own]
-        if there:
+        replaced_columns = own_columns(dataset, write.replaced)
+        taken = [name for name in columns.names if name in dataset.schema.names and name not in replaced_columns]
+        if taken:
             raise InvalidInputError(
-                f"The transform returned {', '.join(map(repr, there))}, which the dataset {dataset.uri} has already. Nothing was "
+                f"The transform returned {', '.join(map(repr, taken))}, which the dataset {dataset.uri} has already. Nothing was "
                 "changed. It must return the new columns and no others; drop a column first if it is to be computed anew."
             )
         lines = unaddable(columns, dataset.data_storage_version)
@@ -148,7 +127,7 @@ class AddColumns(LanceMode):
         rows_per_split = plan.source_as(PinnedRows).rows_per_split
         ranges = ranges_of(dataset, self.parameters.read_columns, rows_per_split, plan, lambda _: True)
         known = all(split.id in before for split in ranges.splits)
-        joins = as_named(self._joins(dataset, ranges, write), plan).values() if known else ()
+        joins = as_named(joins_of(dataset, ranges, write, self.parameters.read_columns), plan).values() if known else ()
         splits = (*ranges.splits, *joins)
         if {split.id for split in splits} == before:
             return plan
@@ -179,17 +158,17 @@ class AddColumns(LanceMode):
         """What executors stage values and join them with."""
         import pyarrow as pa
 
-        schema = _columns_of(write.plan).append(pa.field(PLACE, pa.uint32()))
+        schema = columns_of(write.plan).append(pa.field(PLACE, pa.uint32()))
         return ColumnsWriter(dataclasses.replace(self.facts(write.header), schema=schema, fields=(), one_file=True))
 
     def landed(self, write: SealedWrite) -> set[str]:
         """The files that landed, and not the parts that some of them were joined from."""
         root = write.header.table.identifier
-        return {f"{root}/data/{name}" for name, _ in _column_files(write.plan, write.staged).values()}
+        return {f"{root}/data/{name}" for name, _ in column_files(write.plan, write.staged).values()}
 
     def staged_schema(self, writes: Sequence[SealedWrite]) -> pa.Schema:
         """The new columns."""
-        return _columns_of(writes[0].plan)
+        return columns_of(writes[0].plan)
 
     def swap(self, writes: Sequence[SealedWrite], staged: Sequence[StagedFragments]) -> Swap:
         """Every fragment with the deletions that it has now, and the file of its new columns.
@@ -197,185 +176,22 @@ class AddColumns(LanceMode):
         :raises TableMovedError: if rows with values are in other fragments now.
         """
         del staged
-        (one,) = writes
+        (write,) = writes
         dataset = self.there
-        columns = _columns_of(one.plan)
-        there = [name for name in columns.names if name in dataset.schema.names]
-        if not _own_columns(dataset, one.replaced).issuperset(there):
+        columns = columns_of(write.plan)
+        taken = [name for name in columns.names if name in dataset.schema.names]
+        if not own_columns(dataset, write.replaced).issuperset(taken):
             raise SchemaMismatchError(
-                f"Somebody else added {', '.join(map(repr, there))} to {one.header.table.identifier} since the key "
-                f"{one.header.key!r} was begun. Nothing was committed, and what is staged stays staged. Drop those columns and run "
-                "the commit again."
+                f"Somebody else added {', '.join(map(repr, taken))} to {write.header.table.identifier} since the key "
+                f"{write.header.key!r} was begun. Nothing was committed, and what is staged stays staged. Drop those columns and "
+                "run the commit again."
             )
-        made = _column_files(one.plan, one.staged)
+        made = column_files(write.plan, write.staged)
         fields = fields_of(dataset.lance_schema, self.parameters.read_columns)
-        found = {content_of(fragment, fields): fragment for fragment in live_fragments(dataset)}
-        self._require_covered(one, dataset, found, made)
-        _require_valued(one, dataset, found)
-        _warn_of_indexes(dataset, there)
-        schema = widened(dataset, _signed(columns, one.header), there)
-        given = {fragment.id: made[of] for of, fragment in found.items() if of in made}
-        return widening(dataset, schema, columns.names, given, instead=fields_of(dataset.lance_schema, there))
-
-    def _require_covered(
-        self, one: SealedWrite, dataset: LanceDataset, found: Mapping[str, Any], made: Mapping[str, tuple[str, int]]
-    ) -> None:
-        """Rows that were added since have no values, and those that were deleted need none; anything else has to be looked at."""
-        gone, new = made.keys() - found.keys(), found.keys() - made.keys()
-        rows = one.plan.source_as(PinnedRows).rows
-        left = sum(fragment.num_rows for of, fragment in found.items() if of in made)
-        # A row that was updated is deleted in one fragment and stands in another, where it would lose its value.
-        touched = gone or (new and left < rows)
-        # Rows that were added to columns which are replaced have values of others in them.
-        if (new and one.header.replaces is not None) or (touched and not rows_stayed(dataset, one.plan.base or 0)):
-            raise TableMovedError(
-                f"{one.header.table.identifier} was changed since the columns of the key {one.header.key!r} were computed: "
-                f"{len(gone)} fragments were rewritten or removed, and {len(new)} are new. Nothing was committed, and what is "
-                f"staged stays staged. Clear the task {one.header.origin.task_id!r}: it computes what the change affects, and "
-                "nothing else, before the commit runs again."
-            )
-        if new:
-            _log.warning(
-                "%s rows were added to %s after the columns of the key %s were computed. They have no values in them.",
-                f"{sum(found[of].num_rows for of in new):,}", one.header.table.identifier, one.header.key,
-            )  # fmt: skip
-
-    def _joins(self, dataset: LanceDataset, ranges: Ranges, write: StagedWrite) -> Iterator[Split]:
-        """Splits that join staged values into one file, for the fragments that need it."""
-        fields = fields_of(dataset.lance_schema, self.parameters.read_columns)
-        files = _files_of(write.records([split.id for split in ranges.splits]))
-        own = _by_fragment(ranges.splits)
-        for fragment in live_fragments(dataset):
-            of = content_of(fragment, fields)
-            read = own.get(of, [])
-            if of in ranges.moved:
-                parts = _moved_parts(ranges.moved[of], read, files, dataset.uri)
-            elif [files[split.id].rows for split in read if split.id in files] == [fragment.physical_rows]:
-                # A value for every row, in one file: it is the fragment's as it is.
-                continue
-            else:
-                parts = [(files[split.id], ()) for split in read if split.id in files]
-            runs = tuple(own_runs for _, own_runs in parts)
-            named = tuple((file.name, file.bytes) for file, _ in parts)
-            yield _join(fragment.id, Join(of, fragment.physical_rows, named, runs if any(runs) else ()))
-
-
-def _warn_of_indexes(dataset: LanceDataset, replaced: Sequence[str]) -> None:
-    """Say which indexes go with the values that are replaced."""
-    for index in dataset.describe_indices() if replaced else ():
-        if set(index.field_names) & set(replaced):
-            _log.warning(
-                "The index %s of %s is over values that are replaced, and goes with them. Create it anew.", index.name, dataset.uri
-            )
-
-
-def _require_valued(one: SealedWrite, dataset: LanceDataset, found: Mapping[str, Any]) -> None:
-    """Refuse fragments with rows that were deleted when the columns were computed, and are back: they would have no values.
-
-    Only a dataset that is restored to an earlier version brings rows back.
-    """
-    records = {record.split: record for record in one.staged}
-    splits = [split for split in one.plan.splits if split.task == READ]
-    own, moved = _by_fragment(splits), moved_in(one.plan)
-    # Of a piece that was moved, every row has a value: the join has looked.
-    valued = {
-        of: sum(records[split.id].rows for split in own.get(of, ())) + sum(piece.rows for piece in moved.get(of, ()) if piece.split)
-        for of in found
-        if of in own or of in moved
-    }
-    missing = any(found[of].num_rows > rows for of, rows in valued.items())
-    if not missing and any(rows < found[of].physical_rows for of, rows in valued.items()):
-        first = min(Rows.from_json(split.read).version for split in splits)
-        missing = "Restore" in (operations_since(dataset, first) or ())
-    if missing:
-        raise brought_back(one.header.table.identifier)
-
-
-def _own_columns(dataset: LanceDataset, replaced: SealedWrite | None) -> frozenset[str]:
-    """Columns of the dataset that the generation which is replaced has added, and not somebody else since under the same name."""
-    if replaced is None:
-        return frozenset()
-    made = identity_of([replaced.header]).encode()
-    return frozenset(
-        name
-        for name in _columns_of(replaced.plan).names
-        if name in dataset.schema.names and (dataset.schema.field(name).metadata or {}).get(_MADE_BY) == made
-    )
-
-
-def _signed(columns: pa.Schema, header: Header) -> pa.Schema:
-    """The columns, each saying which checkpoint has made it: names and files do not tell, after others have worked on them."""
-    import pyarrow as pa
-
-    made = {_MADE_BY: identity_of([header]).encode()}
-    return pa.schema([field.with_metadata({**(field.metadata or {}), **made}) for field in columns])
-
-
-def _join(fragment: int, join: Join) -> Split:
-    facts = hashlib.sha256(msgspec.json.encode([join.content, join.parts])).hexdigest()[:16]
-    size = sum(size for _, size in join.parts)
-    return Split(id=f"{JOIN}_{fragment:06d}_{facts}", bytes=size, read=join.to_json(), task=JOIN)
-
-
-def _files_of(records: Iterable[Staged]) -> dict[str, StagedFragment]:
-    """The file that each split has staged; none of a range without a row left."""
-    found = {}
-    for record in records:
-        if record.manifest is not None:
-            (found[record.split],) = StagedFragments.from_json(record.manifest).fragments
-    return found
-
-
-def _by_fragment(splits: Iterable[Split]) -> dict[str, list[Split]]:
-    """Splits that read ranges, in the order of these, by what they are of."""
-    found: dict[str, list[Split]] = {}
-    for split in sorted(splits, key=lambda split: Rows.from_json(split.read).start):
-        found.setdefault(Rows.from_json(split.read).content, []).append(split)
-    return found
-
-
-def _moved_parts(pieces: Iterable[MovedRows], read: Iterable[Split], files: Mapping[str, StagedFragment], table: str) -> list[Part]:
-    """The files with values of a fragment that others compacted, in the order of its rows, and which rows of them.
-
-    :param read: splits that have read its other rows.
-    :raises TableMovedError: if there is no value of a row that was moved.
-    """
-    found: list[tuple[int, Part]] = [
-        (Rows.from_json(split.read).start, (files[split.id], ())) for split in read if split.id in files
-    ]
-    runs: dict[str, list[Run]] = {}
-    at = 0
-    for piece in pieces:
-        if piece.split and piece.split not in files:
-            # All rows of that range were deleted when it was read.
-            raise brought_back(table)
-        if piece.split:
-            runs.setdefault(piece.split, []).append((piece.start, piece.stop, at))
-        at += piece.rows
-    found += [(own[0][2], (files[split], tuple(own))) for split, own in runs.items()]
-    return [part for _, part in sorted(found, key=lambda one: one[0])]
-
-
-def _column_files(plan: Plan, staged: Sequence[Staged]) -> dict[str, tuple[str, int]]:
-    """Name and bytes of the column file for each fragment, by what it is of."""
-    records = {record.split: record for record in staged}
-    moved = {piece.split for pieces in moved_in(plan).values() for piece in pieces}
-    read = [split for split in plan.splits if split.task == READ and split.id not in moved]
-    files = _files_of(records[split.id] for split in read)
-    found = {of: (files[own[0].id].name, files[own[0].id].bytes) for of, own in _by_fragment(read).items() if own[0].id in files}
-    for split in plan.splits:
-        if split.task == JOIN:
-            file: Any = (records[split.id].scratch or {})["file"]
-            found[Join.from_json(split.read).content] = (file[0], file[1])
-    return found
-
-
-def _columns_of(plan: Plan) -> pa.Schema:
-    """The columns that are added, as the first plan pinned them."""
-    pinned = plan.mode_as(NewColumns)
-    if pinned is None:
-        raise CorruptObjectError(
-            "A plan of mode='add_columns' in the checkpoint store does not say which columns are added. The store was altered; "
-            f"nothing was changed. Redo the write: {how_to_restart()}."
-        )
-    return schema_from_json(pinned.columns)
+        live = {content_of(fragment, fields): fragment for fragment in live_fragments(dataset)}
+        require_covered(write, dataset, live, made)
+        require_valued(write, dataset, live)
+        warn_of_indexes(dataset, taken)
+        schema = widened(dataset, signed(columns, write.header), taken)
+        given = {fragment.id: made[of] for of, fragment in live.items() if of in made}
+        return widening(dataset, schema, columns.names, given, instead=fields_of(dataset.lance_schema, taken))

@@ -111,7 +111,7 @@ class LanceMode(Mode):
         """Whether these add and remove nothing. A dataset is created even if it has no rows."""
         if writes[0].header.table.creation is not None or cls.removes_rows:
             return False
-        return not any(one.seal.rows or one.replaced_files for one in writes) and not moves_watermark(writes)
+        return not any(write.seal.rows or write.replaced_files for write in writes) and not moves_watermark(writes)
 
 
 def _schema_to_be(header: Header) -> pa.Schema:

@@ -11,6 +11,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Split
 from airflow_ckpt_provider.exceptions import TableMovedError
 from airflow_ckpt_provider.tables.keys.parameters import UpsertParameters
+from airflow_ckpt_provider.tables.lance.intermediate import deletions_in, sidecars_of
 from airflow_ckpt_provider.tables.lance.looks import goes_stale
 from airflow_ckpt_provider.tables.lance.modes.base import LanceMode
 from airflow_ckpt_provider.tables.lance.operations import merging
@@ -18,7 +19,6 @@ from airflow_ckpt_provider.tables.lance.updating import updating
 from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER, LandingRows, filters_of
 from airflow_ckpt_provider.tables.lance.upsert.replaced import REPLACED, ReplacedUpsert
 from airflow_ckpt_provider.tables.lance.upsert.row_ids import row_ids_of
-from airflow_ckpt_provider.tables.lance.upsert.sidecar import sidecars_of
 from airflow_ckpt_provider.tables.lance.upsert.source import StagedSource, UpsertPinned, require_keys
 from airflow_ckpt_provider.tables.lance.upsert.writer import MATCH, UNIQUE, UpsertFacts, UpsertWriter, match_id
 from airflow_ckpt_provider.tables.mode import Grouping
@@ -124,28 +124,23 @@ class Upsert(LanceMode):
 
         :raises TableMovedError: if a fragment is another one than those that were matched.
         """
-        (one,) = writes
+        (write,) = writes
         files, dataset = self.named.files, self.there
-        if dataset.version != one.plan.base:
-            source, earlier = StagedSource.of_plan(one.plan), ReplacedUpsert.of(one.replaced)
-            wanted = as_named(_wanted(files, dataset, source, earlier, keeps_ids=_keeps(one.plan)), one.plan)
-            changed = wanted.keys() ^ _phase(one.plan, MATCH, UNIQUE)
+        if dataset.version != write.plan.base:
+            source, earlier = StagedSource.of_plan(write.plan), ReplacedUpsert.of(write.replaced)
+            wanted = as_named(_wanted(files, dataset, source, earlier, keeps_ids=_keeps(write.plan)), write.plan)
+            changed = wanted.keys() ^ _phase(write.plan, MATCH, UNIQUE)
             if changed:
                 raise TableMovedError(
-                    f"{one.header.table.identifier} was changed since the write of the key {one.header.key!r} was planned: "
+                    f"{write.header.table.identifier} was changed since the write of the key {write.header.key!r} was planned: "
                     f"{len(changed)} fragments were changed, removed or added. Nothing was committed, and what is staged stays "
-                    f"staged. Clear the task {one.header.origin.task_id!r}: it matches what the change affects, and nothing else, "
-                    "before the commit runs again."
+                    f"staged. Clear the task {write.header.origin.task_id!r}: it matches what the change affects, and nothing "
+                    "else, before the commit runs again."
                 )
-        matched: dict[int, Any] = {}
-        for record in one.staged:
-            if record.scratch is not None and "fragment" in record.scratch:
-                fragment: Any = record.scratch["fragment"]
-                matched[fragment["id"]] = fragment
-        if _keeps(one.plan):
-            deletions = {number: fragment["deletion_file"] for number, fragment in matched.items()}
-            return updating(dataset, staged, deletions, row_ids_of(files, one.staged))
-        return merging(dataset, staged, matched)
+        deletions = {in_record.fragment: in_record for record in write.staged if (in_record := deletions_in(record)) is not None}
+        if _keeps(write.plan):
+            return updating(dataset, staged, deletions, row_ids_of(files, write.staged))
+        return merging(dataset, staged, deletions)
 
     def landed(self, write: SealedWrite) -> set[str]:
         """Sidecars say what is to be removed if the generation is replaced."""
@@ -188,10 +183,10 @@ def _wanted(
     :raises TableMovedError: if rows that are to be replaced are not there as they were written.
     """
     earlier.require_there(files, dataset)
-    fragments = [one.metadata for one in dataset.get_fragments()]
+    fragments = [fragment.metadata for fragment in dataset.get_fragments()]
     if source is None or not source.files:
-        fragments = [one for one in fragments if earlier.file_of(one) is not None]
-    wanted = [_match(one, earlier, keeps_ids=keeps_ids) for one in fragments]
+        fragments = [metadata for metadata in fragments if earlier.file_of(metadata) is not None]
+    wanted = [_match(metadata, earlier, keeps_ids=keeps_ids) for metadata in fragments]
     if source is not None and source.files:
         buckets = range(source.buckets)
         wanted += [Split(id=f"{UNIQUE}{bucket:06d}", bytes=0, read={"bucket": bucket}, task=UNIQUE) for bucket in buckets]
@@ -201,8 +196,8 @@ def _wanted(
 def _match(fragment: Any, earlier: ReplacedUpsert, *, keeps_ids: bool) -> Split:  # noqa: ANN401 - a FragmentMetadata
     """Matching one fragment."""
     size = sum(file.file_size_bytes or 0 for file in fragment.files)
-    own = earlier.file_of(fragment)
-    read = {"fragment": fragment.id} | ({} if own is None else {REPLACED: earlier.numbers[own]})
+    earlier_file = earlier.file_of(fragment)
+    read = {"fragment": fragment.id} | ({} if earlier_file is None else {REPLACED: earlier.numbers[earlier_file]})
     return Split(id=match_id(fragment, keeps_ids=keeps_ids), bytes=size, read=read, task=MATCH)
 
 

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.checkpoint.documents import Split, StagedFile
 from airflow_ckpt_provider.exceptions import RowCountError
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.scan import FileScan
-from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS, write_row_ids
+from airflow_ckpt_provider.tables.lance.upsert.row_ids import write_row_ids
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import NO_ID, kept_ids, matched_rows
 from airflow_ckpt_provider.tables.storage import DataFile
 from airflow_ckpt_provider.tables.writer import Written
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, Staged
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.fragments import StagedFragment
+    from airflow_ckpt_provider.tables.lance.intermediate import RowIds
     from airflow_ckpt_provider.tables.lance.upsert.sidecar import DatasetSidecar, Ids, Mask
     from airflow_ckpt_provider.tables.lance.writer import LanceWriter
 
@@ -80,14 +81,16 @@ def filters_of(records: Sequence[Staged], sidecars: Mapping[str, DatasetSidecar]
         for source in sidecar.sources:
             near.setdefault(source, []).append(match)
     common = _digest(to_all)
-    found = []
-    for number, one in enumerate(_one_by_one(records)):
-        digest, read = _digest([common, *near.get(number, ())]), {"source": number, "fragments": one.to_json()}
+    splits = []
+    for number, staged in enumerate(_one_by_one(records)):
+        digest, read = _digest([common, *near.get(number, ())]), {"source": number, "fragments": staged.to_json()}
         for matched in landing.halves:
             letter = "x" if not landing.keeps_ids else "m" if matched else "n"
-            own: JsonObject = read | {"matched": matched} if landing.keeps_ids else read
-            found.append(Split(id=f"{FILTER}{digest}{letter}{number:06d}", bytes=one.fragments[0].bytes, read=own, task=FILTER))
-    return {split.id: split for split in found}
+            of_split: JsonObject = read | {"matched": matched} if landing.keeps_ids else read
+            splits.append(
+                Split(id=f"{FILTER}{digest}{letter}{number:06d}", bytes=staged.fragments[0].bytes, read=of_split, task=FILTER)
+            )
+    return {split.id: split for split in splits}
 
 
 class Filter:
@@ -105,32 +108,32 @@ class Filter:
     def work(self, split: Split, stem: str) -> Written:
         """One file of the source.
 
-        :returns: with the rows that land, and the file that holds them; their row ids, if they keep any, as ``scratch``.
+        :returns: with the rows that land, and the file that holds them; their row ids, if they keep any, as ``intermediate``.
         """
         staged = StagedFragments.from_json(split.read["fragments"])  # type: ignore[arg-type]
-        (own,) = staged.fragments
+        (fragment,) = staged.fragments
         files, number = self._writer.facts.files, int(split.read["source"])  # type: ignore[call-overload]
         matched, keeps_ids = bool(split.read.get("matched", self._land.update)), "matched" in split.read
         if keeps_ids:
-            ids = kept_ids(files, self._sidecars, number, own.rows)
-            found: Mask = ids != NO_ID
+            ids = kept_ids(files, self._sidecars, number, fragment.rows)
+            is_matched: Mask = ids != NO_ID
         else:
-            found = matched_rows(files, self._sidecars, number, own.rows)
-        lands = found if matched else ~found
+            is_matched = matched_rows(files, self._sidecars, number, fragment.rows)
+        lands = is_matched if matched else ~is_matched
         rows = int(lands.sum())
-        counts = self._counts(rows, own.rows - rows)
+        counts = self._counts(rows, fragment.rows - rows)
         if not rows:
             return Written(0, 0, (), None, counts=counts)
-        scratch: JsonObject | None = None
+        row_ids: RowIds | None = None
         if keeps_ids and matched:
             written, landed = self._ordered(staged, lands, ids, stem)
-            scratch = {ROW_IDS: write_row_ids(files, landed, stem).to_json()}
-        elif rows == own.rows:
+            row_ids = write_row_ids(files, landed, stem)
+        elif rows == fragment.rows:
             written = _as_staged(files, staged)
         else:
-            written = self._written(own, rows, self._landing(own, lands), stem)
+            written = self._written(fragment, rows, self._landing(fragment, lands), stem)
         # Rows that took the place of others are not the key's to remove if this generation is replaced; see ``own_files``.
-        return written._replace(replaces=(files.path(own.name),) if matched else (), counts=counts, scratch=scratch)
+        return written._replace(replaces=(files.path(fragment.name),) if matched else (), counts=counts, intermediate=row_ids)
 
     def _counts(self, landing: int, others: int) -> dict[str, int]:
         if self._land.update and self._land.insert:
@@ -143,30 +146,30 @@ class Filter:
         """A file with those of the rows that keep their ids, as it is or in some order, and the ids in the order that it has."""
         import numpy as np
 
-        (own,) = staged.fragments
+        (fragment,) = staged.fragments
         if lands.all() and int((ids[1:] < ids[:-1]).sum()) <= _BACK:
             return _as_staged(self._writer.facts.files, staged), ids
         landed: list[Ids] = []
-        written = self._written(own, int(lands.sum()), self._in_order(own, lands, ids, landed), stem)
+        written = self._written(fragment, int(lands.sum()), self._in_order(fragment, lands, ids, landed), stem)
         return written, np.concatenate(landed)
 
-    def _written(self, own: StagedFragment, rows: int, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
+    def _written(self, fragment: StagedFragment, rows: int, batches: Iterable[pa.RecordBatch], stem: str) -> Written:
         written = self._writer.rewrite(batches, stem)
         if written.rows != rows:
-            path = self._writer.facts.files.path(own.name)
+            path = self._writer.facts.files.path(fragment.name)
             raise RowCountError(f"{rows} rows of {path} are to land, but {written.rows} were written (I2).")
         return written
 
-    def _landing(self, own: StagedFragment, lands: Mask) -> Iterator[pa.RecordBatch]:
+    def _landing(self, fragment: StagedFragment, lands: Mask) -> Iterator[pa.RecordBatch]:
         """The rows that land."""
         import pyarrow as pa
 
-        for numbers, batches in self._ranges(own):
+        for numbers, batches in self._ranges(fragment):
             mask = lands[numbers.start : numbers.stop]
             if mask.any():
                 yield from pa.Table.from_batches(batches).filter(pa.array(mask)).to_batches()
 
-    def _in_order(self, own: StagedFragment, lands: Mask, ids: Ids, landed: list[Ids]) -> Iterator[pa.RecordBatch]:
+    def _in_order(self, fragment: StagedFragment, lands: Mask, ids: Ids, landed: list[Ids]) -> Iterator[pa.RecordBatch]:
         """The rows that land, those that are read at once in the order of their ids.
 
         :param landed: takes the ids.
@@ -174,21 +177,21 @@ class Filter:
         import numpy as np
         import pyarrow as pa
 
-        for numbers, batches in self._ranges(own):
+        for numbers, batches in self._ranges(fragment):
             rows = np.flatnonzero(lands[numbers.start : numbers.stop])
             if len(rows):
-                there = ids[numbers.start : numbers.stop][rows]
-                order = np.argsort(there)
-                landed.append(there[order])
+                kept = ids[numbers.start : numbers.stop][rows]
+                order = np.argsort(kept)
+                landed.append(kept[order])
                 yield from pa.Table.from_batches(batches).take(pa.array(rows[order])).to_batches()
 
-    def _ranges(self, own: StagedFragment) -> Iterator[tuple[range, Iterator[pa.RecordBatch]]]:
-        return FileScan(self._writer.facts.files, self._writer.schema).ranges(DataFile(path=own.name, bytes=own.bytes))
+    def _ranges(self, fragment: StagedFragment) -> Iterator[tuple[range, Iterator[pa.RecordBatch]]]:
+        return FileScan(self._writer.facts.files, self._writer.schema).ranges(DataFile(path=fragment.name, bytes=fragment.bytes))
 
 
 def _as_staged(files: DatasetFiles, staged: StagedFragments) -> Written:
-    (own,) = staged.fragments
-    return Written(own.rows, own.bytes, (StagedFile(files.path(own.name), own.bytes),), staged.to_json())
+    (fragment,) = staged.fragments
+    return Written(fragment.rows, fragment.bytes, (StagedFile(files.path(fragment.name), fragment.bytes),), staged.to_json())
 
 
 def _digest(names: Sequence[str]) -> str:

@@ -12,8 +12,9 @@ from airflow_ckpt_provider.exceptions import StagedFileMissingError, first_line
 from airflow_ckpt_provider.scan.lance import name_of
 from airflow_ckpt_provider.tables.lance.files import names_of
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.intermediate import sidecars_of
 from airflow_ckpt_provider.tables.lance.operations import require_there
-from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER, matched_rows, sidecars_of
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER, matched_rows
 from airflow_ckpt_provider.tables.lance.upsert.source import StagedSource
 
 if TYPE_CHECKING:
@@ -47,10 +48,10 @@ class ReplacedUpsert(NamedTuple):
         """From its sealed checkpoint."""
         if replaced is None:
             return cls()
-        own, source = names_of(replaced.own_files), StagedSource.of_plan(replaced.plan)
+        landed, source = names_of(replaced.own_files), StagedSource.of_plan(replaced.plan)
         numbered = {} if source is None else {name: number for number, name in enumerate(source.files)}
-        staged = (fragment for one in replaced.seal.manifests for fragment in StagedFragments.from_json(one).fragments)
-        files = {fragment.name: fragment.rows for fragment in staged if fragment.name in own}
+        staged = (fragment for manifest in replaced.seal.manifests for fragment in StagedFragments.from_json(manifest).fragments)
+        files = {fragment.name: fragment.rows for fragment in staged if fragment.name in landed}
         return cls(files, {name: numbered.get(name) for name in files}, tuple(sidecars_of(replaced.staged).values()))
 
     def file_of(self, fragment: Any) -> str | None:  # noqa: ANN401 - a FragmentMetadata

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.exceptions import RowCountError, StagedFileMissingError
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.intermediate import RowIds, intermediate_of
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER, READS, DatasetSidecar, opened
 
 if TYPE_CHECKING:
@@ -22,14 +23,11 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.lance.upsert.sidecar import Ids
 
-#: Name under which a staged record has the file.
-ROW_IDS = "row_ids"
-
 #: How the names of these files end.
 ROW_IDS_SUFFIX = "-rowids.arrow"
 
 
-def write_row_ids(files: DatasetFiles, ids: Ids, stem: str) -> DatasetSidecar:
+def write_row_ids(files: DatasetFiles, ids: Ids, stem: str) -> RowIds:
     """Write the ids of a staged data file's rows."""
     import pyarrow as pa
 
@@ -38,7 +36,7 @@ def write_row_ids(files: DatasetFiles, ids: Ids, stem: str) -> DatasetSidecar:
     with pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.record_batch([pa.array(ids)], schema=schema))
     name = f"{FOLDER}/{stem}{ROW_IDS_SUFFIX}"
-    return DatasetSidecar(name=name, bytes=files.put(name, sink.getvalue().to_pybytes()).bytes)
+    return RowIds(file=DatasetSidecar(name=name, bytes=files.put(name, sink.getvalue().to_pybytes()).bytes))
 
 
 def row_ids_of(files: DatasetFiles, records: Iterable[Staged]) -> dict[str, pa.Array]:
@@ -48,16 +46,17 @@ def row_ids_of(files: DatasetFiles, records: Iterable[Staged]) -> dict[str, pa.A
     :raises RowCountError: if it does not fit the data file.
     """
 
-    def load(record: Staged) -> tuple[str, pa.Array]:
-        (own,) = StagedFragments.from_json(record.manifest or {}).fragments
-        file = DatasetSidecar.from_json((record.scratch or {})[ROW_IDS])
+    def load(record: Staged, file: DatasetSidecar) -> tuple[str, pa.Array]:
+        (fragment,) = StagedFragments.from_json(record.manifest or {}).fragments
         ids = _read(files, file)
-        if len(ids) != own.rows:
-            raise RowCountError(f"{file.name} has {len(ids)} row ids for the {own.rows} rows of {own.name} (I2).")
-        return own.name, ids
+        if len(ids) != fragment.rows:
+            raise RowCountError(f"{file.name} has {len(ids)} row ids for the {fragment.rows} rows of {fragment.name} (I2).")
+        return fragment.name, ids
 
+    kept = [(record, intermediate_of(record)) for record in records]
+    of_rows = [(record, row_ids.file) for record, row_ids in kept if isinstance(row_ids, RowIds)]
     with ThreadPoolExecutor(READS) as pool:
-        return dict(pool.map(load, (record for record in records if record.scratch and ROW_IDS in record.scratch)))
+        return dict(pool.map(load, *zip(*of_rows, strict=True))) if of_rows else {}
 
 
 def _read(files: DatasetFiles, file: DatasetSidecar) -> pa.Array:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import Part, part_of
+from airflow_ckpt_provider.checkpoint.bounds import Count  # noqa: TC001 - msgspec reads the types of members
+from airflow_ckpt_provider.checkpoint.documents import Part
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
 
 if TYPE_CHECKING:
@@ -24,15 +25,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from obstore.store import ObjectStore
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Staged
     from airflow_ckpt_provider.tables.keys.index import Positions
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
 
     Mask = npt.NDArray[np.bool_]
     Ids = npt.NDArray[np.uint64]
-
-#: Name under which a staged record has its sidecar.
-SIDECAR = "sidecar"
 
 #: Folder of the sidecars, below the dataset's root.
 FOLDER = "_checkpoints"
@@ -58,17 +55,8 @@ class DatasetSidecar(Part, frozen=True, kw_only=True):
     """
 
     name: str
-    bytes: int
-    sources: tuple[int, ...] = ()
-
-    def to_json(self) -> JsonObject:
-        """As stored in a staged record, and in the plans of later rounds."""
-        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
-
-    @classmethod
-    def from_json(cls, value: Any) -> DatasetSidecar:  # noqa: ANN401 - JSON
-        """As read from there."""
-        return part_of(value, cls)
+    bytes: Count
+    sources: tuple[Count, ...] = ()
 
     def may_concern(self, source: int) -> bool:
         """Whether it can name rows of this file of the source."""
@@ -101,12 +89,6 @@ def write_sidecar(files: DatasetFiles, sources: Positions, rows: Positions, stem
     return DatasetSidecar(name=name, bytes=file.bytes, sources=tuple(named) if len(named) <= _NAMED else ())
 
 
-def sidecars_of(records: Iterable[Staged]) -> dict[str, DatasetSidecar]:
-    """Those that these match splits have written, by their ids."""
-    written = ((record.split, record.scratch[SIDECAR]) for record in records if record.scratch and SIDECAR in record.scratch)
-    return {split_id: DatasetSidecar.from_json(sidecar) for split_id, sidecar in written}
-
-
 def matched_rows(files: DatasetFiles, sidecars: Iterable[DatasetSidecar], source: int, rows: int) -> Mask:
     """Which rows of one file of the source any of the sidecars names.
 
@@ -130,8 +112,8 @@ def kept_ids(files: DatasetFiles, sidecars: Iterable[DatasetSidecar], source: in
 
     ids = np.full(rows, NO_ID, dtype=np.uint64)
     for batch in _batches(files, sidecars, source):
-        own = batch.column("row").to_numpy()
-        ids[own] = np.minimum(ids[own], batch.column("id").to_numpy())
+        numbers = batch.column("row").to_numpy()
+        ids[numbers] = np.minimum(ids[numbers], batch.column("id").to_numpy())
     return ids
 
 
@@ -149,7 +131,7 @@ def _read(files: DatasetFiles, sidecar: DatasetSidecar, source: int) -> list[pa.
 
     with opened(files, sidecar) as stream, pa.ipc.open_file(stream) as file:
         sources = msgspec.json.decode(file.schema.metadata[_SOURCES], type=list[int])
-        return [file.get_batch(number) for number, own in enumerate(sources) if own == source]
+        return [file.get_batch(number) for number, named in enumerate(sources) if named == source]
 
 
 def opened(files: DatasetFiles, sidecar: DatasetSidecar) -> pa.PythonFile:

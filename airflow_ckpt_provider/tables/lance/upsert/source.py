@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.checkpoint.bounds import Count  # noqa: TC001 - msgspec reads the types of members
 from airflow_ckpt_provider.checkpoint.documents import Part as StoredPart
-from airflow_ckpt_provider.checkpoint.documents import Pinned, part_of
+from airflow_ckpt_provider.checkpoint.documents import Pinned
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.tables.keys import key_batches as generic
 from airflow_ckpt_provider.tables.keys.key_batches import BatchPart, KeptKeys, batches_of, bucket_of, buckets_for, collect
 from airflow_ckpt_provider.tables.keys.values import canonical, hashes
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.intermediate import KeysSize
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import DatasetSidecar  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
@@ -95,8 +96,8 @@ class StagedSource(NamedTuple):
         """From the published records of the source's splits."""
         manifests = [StagedFragments.from_json(record.manifest) for record in records if record.manifest is not None]
         fragments = [fragment for manifest in manifests for fragment in manifest.fragments]
-        names, sizes = tuple(one.name for one in fragments), tuple(one.bytes for one in fragments)
-        size = sum(part_of(record.scratch.get("key_bytes"), int) for record in records if record.scratch is not None)
+        names, sizes = tuple(file.name for file in fragments), tuple(file.bytes for file in fragments)
+        size = sum(kept.key_bytes for record in records if (kept := record.intermediate_as(KeysSize)) is not None)
         return cls(names, sum(manifest.rows for manifest in manifests), size, sizes)
 
     @property

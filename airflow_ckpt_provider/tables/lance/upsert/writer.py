@@ -13,10 +13,10 @@ from airflow_ckpt_provider.exceptions import TableMovedError
 from airflow_ckpt_provider.scan.lance import name_of, open_dataset
 from airflow_ckpt_provider.tables.lance.deletions import deletions_of, write_deletions
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
+from airflow_ckpt_provider.tables.lance.intermediate import Intermediate, KeysSize, Match
 from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER, Filter, LandingRows
 from airflow_ckpt_provider.tables.lance.upsert.replaced import REPLACED, inserted_rows
-from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS
-from airflow_ckpt_provider.tables.lance.upsert.sidecar import NO_ID, SIDECAR, DatasetSidecar, write_sidecar
+from airflow_ckpt_provider.tables.lance.upsert.sidecar import NO_ID, write_sidecar
 from airflow_ckpt_provider.tables.lance.upsert.source import SourceKeys, keys_of
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
 from airflow_ckpt_provider.tables.staged_files import reading_staged
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Split
+    from airflow_ckpt_provider.checkpoint.documents import Split
     from airflow_ckpt_provider.tables.keys.index import Positions
-    from airflow_ckpt_provider.tables.lance.deletions import Offsets
-    from airflow_ckpt_provider.tables.lance.upsert.sidecar import Ids, Mask
+    from airflow_ckpt_provider.tables.lance.deletions import Deletions, Offsets
+    from airflow_ckpt_provider.tables.lance.upsert.sidecar import DatasetSidecar, Ids, Mask
     from airflow_ckpt_provider.tables.lance.upsert.source import StagedSource
     from airflow_ckpt_provider.tables.lance.writer import WriterFacts
 
@@ -76,7 +76,7 @@ class UpsertWriter(LanceWriter):
     def _counted(self, write: Callable[[_Counted, str], Written], batches: Iterable[pa.RecordBatch], stem: str) -> Written:
         counted = _Counted(batches, self._upsert.keys)
         written = write(counted, stem if self._upsert.landing.as_staged else f"{stem}-source")
-        return written._replace(scratch={"key_bytes": counted.bytes}) if written.rows else written
+        return written._replace(intermediate=KeysSize(key_bytes=counted.bytes)) if written.rows else written
 
     def work(self, split: Split, stem: str) -> Written:
         """Match a fragment, look for duplicates in a bucket, or drop those rows of a file of the source that do not land."""
@@ -86,13 +86,13 @@ class UpsertWriter(LanceWriter):
     def _read_by(self, split: Split) -> list[StagedFile]:
         """Staged files of this generation that a split reads."""
         files, upsert = self.facts.files, self._upsert
-        sidecars = [StagedFile(f"{files.uri}/{one.name}", one.bytes) for one in upsert.sidecars]
+        sidecars = [StagedFile(f"{files.uri}/{sidecar.name}", sidecar.bytes) for sidecar in upsert.sidecars]
         if split.task != FILTER:
             source = upsert.source
             named = () if source is None else zip(source.files, source.sizes, strict=True)
             return [StagedFile(files.path(name), size) for name, size in named]
         staged = StagedFragments.from_json(split.read["fragments"])  # type: ignore[arg-type]
-        return [*(StagedFile(files.path(one.name), one.bytes) for one in staged.fragments), *sidecars]
+        return [*(StagedFile(files.path(fragment.name), fragment.bytes) for fragment in staged.fragments), *sidecars]
 
     def _work(self, split: Split, stem: str) -> Written:
         upsert = self._upsert
@@ -111,16 +111,15 @@ class UpsertWriter(LanceWriter):
         files, source = self.facts.files, self._upsert.source
         taken = frozenset() if source is None else frozenset(map(files.path, source.files))
         super().remove(written._replace(files=tuple(file for file in written.files if file.path not in taken)))
-        beside = [DatasetSidecar.from_json(value) for name, value in (written.scratch or {}).items() if name in {SIDECAR, ROW_IDS}]
-        files.delete([f"{files.uri}/{one.name}" for one in beside])
+        if isinstance(written.intermediate, Intermediate):
+            files.delete([f"{files.uri}/{sidecar.name}" for sidecar in written.intermediate.sidecars])
 
     def _match(self, split: Split, version: int, keys: SourceKeys, stem: str) -> Written:
         """Which rows of a fragment have a key of the source, and which rows of the source those are.
 
         Rows that the generation which is replaced has inserted are deleted, whatever their keys.
 
-        :returns: with the fragment's description, if rows of it are deleted, and the sidecar's, if any are found, as ``scratch``.
-            Where row ids are kept, the description is that of the deletions only: the ids are too many for a record.
+        :returns: with a ``Match`` as ``intermediate``, if rows of the fragment are deleted or any of the source are found.
         """
         import numpy as np
 
@@ -139,30 +138,30 @@ class UpsertWriter(LanceWriter):
             known = np.zeros(len(loaded.known), dtype=np.bool_)
             lowest = np.full(len(loaded.known) if landing.keeps_ids else 0, NO_ID, dtype=np.uint64)
             for offsets, columns, hashed, ids in _rows(fragment, self._upsert.keys, with_ids=landing.keeps_ids):
-                own = np.flatnonzero(key_batch.holds(hashed, keys.source.buckets) & ~inserted[offsets])
-                found = loaded.known.find([column.take(own) for column in columns], hashed[own])
-                hit[offsets[own[found >= 0]]] = True
-                known[found[found >= 0]] = True
+                searched = np.flatnonzero(key_batch.holds(hashed, keys.source.buckets) & ~inserted[offsets])
+                positions = loaded.known.find([column.take(searched) for column in columns], hashed[searched])
+                hit[offsets[searched[positions >= 0]]] = True
+                known[positions[positions >= 0]] = True
                 if ids is not None:
-                    np.minimum.at(lowest, found[found >= 0], ids[own[found >= 0]])
+                    np.minimum.at(lowest, positions[positions >= 0], ids[searched[positions >= 0]])
             sources.append(loaded.source[known])
             rows.append(loaded.row[known])
             if landing.keeps_ids:
                 taken.append(lowest[known])
         written: tuple[StagedFile, ...] = ()
-        scratch: JsonObject = {}
+        deletions: Deletions | None = None
+        sidecar: DatasetSidecar | None = None
         gone = inserted | hit if landing.update else inserted
         if gone.any():
             deleted: Offsets = np.flatnonzero(gone | ~live).astype(np.uint32)
             deletions, file = write_deletions(files, fragment.fragment_id, version, deleted, stem)
-            described = {"id": fragment.fragment_id} if landing.keeps_ids else fragment.metadata.to_json()
-            scratch["fragment"] = described | {"deletion_file": deletions}
             written = (file,)
         if hit.any():
             kept = np.concatenate(taken) if landing.keeps_ids else None
-            scratch[SIDECAR] = write_sidecar(files, np.concatenate(sources), np.concatenate(rows), stem, kept).to_json()
+            sidecar = write_sidecar(files, np.concatenate(sources), np.concatenate(rows), stem, kept)
         counts = {"updated": int(np.count_nonzero(hit))} if landing.update and hit.any() else {}
-        return Written(0, sum(file.bytes for file in written), written, None, counts=counts, scratch=scratch or None)
+        match = None if deletions is None and sidecar is None else Match(deletions=deletions, sidecar=sidecar)
+        return Written(0, sum(file.bytes for file in written), written, None, counts=counts, intermediate=match)
 
     def _fragment(self, split: Split, version: int) -> tuple[int, Any]:
         """The fragment that is to be matched, and the version that it is read in: the last one, if that which was pinned is gone.
@@ -185,7 +184,7 @@ def match_id(fragment: Any, *, keeps_ids: bool) -> str:  # noqa: ANN401 - a Frag
     """Id of the split that matches a fragment: it says which one that is, with which columns and deletions, and what is kept."""
     facts: list[object] = [fragment.id, sorted(map(name_of, fragment.files)), deletions_of(fragment)]
     if keeps_ids:
-        facts.append(ROW_IDS)
+        facts.append("row_ids")
     return f"{MATCH}{hashlib.sha256(msgspec.json.encode(facts, order='deterministic')).hexdigest()[:16]}"
 
 

@@ -30,8 +30,8 @@ from airflow_ckpt_provider.tables.iceberg.history import LARGEST, REMEMBERED, Me
 from airflow_ckpt_provider.tables.iceberg.manifest import FACTS_ENTRY, StagedManifest
 from airflow_ckpt_provider.tables.iceberg.upsert.bounds import KeyBounds
 from airflow_ckpt_provider.tables.iceberg.upsert.facts import FACTS, facts_of
-from airflow_ckpt_provider.tables.iceberg.upsert.scratch import Scratch
 from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import MatchSidecar
+from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFile
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -50,14 +50,30 @@ def test_a_staged_manifest_is_remembered_as_it_always_was():
     assert StagedManifest.from_json(json.loads(golden)) == MANIFEST
 
 
-def test_a_manifest_and_a_scratch_file_say_of_themselves_what_they_always_said():
+def test_a_manifest_and_a_staged_source_file_say_of_themselves_what_they_always_said():
     assert FACTS_ENTRY == FACTS.decode() == "airflow.checkpoint.facts"
     assert MANIFEST.facts == "3580859842b48e01ae0aa55d66397aacbce649733d9cca97f4237bd3a61b9c83"
     bounds = (KeyBounds("AQAAAAAAAAA=", "CQAAAAAAAAA=", values=True, nulls=False, nans=False),)
-    scratch = Scratch(path="s3://warehouse/a-source.parquet", bytes=7, rows=5, key_bytes=40, buckets=1, bounds=bounds)
-    assert facts_of(scratch.to_json()) == b"4307f7199cc15f522185a97f2b578eebcb9ac3d4dab3726db9f6c66f617051a5"
+    source = SourceFile(path="s3://warehouse/a-source.parquet", bytes=7, rows=5, key_bytes=40, buckets=1, bounds=bounds)
+    assert facts_of(source) == b"4307f7199cc15f522185a97f2b578eebcb9ac3d4dab3726db9f6c66f617051a5"
     sidecar = MatchSidecar(path="s3://warehouse/a-matched.parquet", bytes=7, rows=3, sources=("s3://warehouse/a-source.parquet",))
-    assert facts_of(sidecar.to_json()) == b"aa09da0e788198b67c1227571b47183f1d1bf1aca37066d1592b18abe20e7bf4"
+    assert facts_of(sidecar) == b"aa09da0e788198b67c1227571b47183f1d1bf1aca37066d1592b18abe20e7bf4"
+
+
+KEPT = {
+    "iceberg_source_file.json": SourceFile(
+        path="s3://warehouse/a-source.parquet", bytes=7, rows=5, key_bytes=40, buckets=1,
+        bounds=(KeyBounds("AQAAAAAAAAA=", "CQAAAAAAAAA=", values=True, nulls=False, nans=False),),
+    ),
+    "iceberg_sidecar.json": MatchSidecar(path="s3://warehouse/a-matched.parquet", bytes=7, rows=3, sources=("s3://warehouse/a-source.parquet",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_later_rounds_of_an_upsert_read_is_written_and_read_as_it_always_was(name):
+    golden = (GOLDEN / name).read_bytes().strip()
+    assert msgspec.json.encode(KEPT[name].to_json()) == golden
+    assert msgspec.json.decode(golden, type=SourceFile | MatchSidecar) == KEPT[name]
 
 
 def test_the_memory_in_a_table_property_is_written_as_it_always_was():

@@ -36,11 +36,11 @@ writer = upsert_writer(table, ["id", "name"], buckets=buckets)
 (target,) = [scanned.file for scanned in scan_files(table, table.current_snapshot().snapshot_id)]
 # Every second key of the source is in the table.
 rows = (batch(range(start, start + each * 2, 2), "new") for start in range(0, source_rows * 2, each * 2))
-source = writer.write_source(rows, "ckpt-s").scratch
+source = writer.write_source(rows, "ckpt-s").intermediate
 for bucket in range(buckets):
     writer.check_unique(bucket, [source])
 matched = writer.match(target, [source], "ckpt-m")
-inserted = writer.insert(source, [matched.scratch], "ckpt-i")
+inserted = writer.insert(source, [matched.intermediate], "ckpt-i")
 # Not ru_maxrss: a child begins with its parent's.
 peak = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
 print(matched.counts["updated"], inserted.rows, peak)

@@ -96,7 +96,7 @@ def test_a_source_of_null_keys_asks_for_files_with_nulls_only(table):
 
 def test_files_that_came_later_are_matched_if_they_can_hold_a_key(table):
     add_rows(table, [rows([1000, 1001])], [rows([5000])])
-    record = upsert_writer(table, ["id"]).write_source([rows([900, 1001])], "ckpt-u").scratch
+    record = upsert_writer(table, ["id"]).write_source([rows([900, 1001])], "ckpt-u").intermediate
     head = table.current_snapshot().snapshot_id
     found = list(plan_matches(table, head, ["id"], [record], table.schema().schema_id))
     assert [file.rows for file in found] == [2]
@@ -108,7 +108,7 @@ def test_files_of_an_identity_partition_are_passed_over_by_their_partition(tmp_p
     add_rows(table, [rows(range(10), region="eu")], [rows(range(10), region="us")], [rows(range(10), region=None)])
     writer = upsert_writer(table, ["region", "id"])
     for region in ("us", None):
-        record = writer.write_source([rows([3], 1.0, region)], f"ckpt-u{region}").scratch
+        record = writer.write_source([rows([3], 1.0, region)], f"ckpt-u{region}").intermediate
         head = table.current_snapshot().snapshot_id
         found = list(plan_matches(table, head, ["region", "id"], [record], table.schema().schema_id))
         assert [row["region"] for file in found for row in rows_of(IcebergScan(table), file)] == [region] * 10
@@ -138,7 +138,7 @@ def test_an_empty_table_takes_all_rows(tmp_path):
     done = upsert(table, ["id"], [[rows(range(5))], []])
     assert done.matched == []
     assert done.counts == {"inserted": 5}
-    assert done.sources[1].scratch is None
+    assert done.sources[1].intermediate is None
 
 
 def test_with_matched_rows_ignored_no_file_is_rewritten_and_only_keys_are_read(table, tmp_path):
@@ -149,14 +149,14 @@ def test_with_matched_rows_ignored_no_file_is_rewritten_and_only_keys_are_read(t
 
 def test_with_other_rows_ignored_nothing_is_inserted_and_no_sidecar_is_written(table):
     done = upsert(table, ["id"], [[rows([5, 1000], 1.0)]], insert=False)
-    assert {written.scratch for _, written in done.matched} == {None}
+    assert {written.intermediate for _, written in done.matched} == {None}
     assert values(done.rows) == dict.fromkeys(range(400), 0.0) | {5: 1.0}
 
 
 def test_duplicates_are_refused_with_examples_also_across_splits_and_buckets(table):
     splits = [[rows([1, 2, 3, 7])], [rows([7, 8, 1]), rows([7])]]
     writer = upsert_writer(table, ["id", "name"], buckets=5)
-    records = [writer.write_source(split, f"ckpt-u{number}").scratch for number, split in enumerate(splits)]
+    records = [writer.write_source(split, f"ckpt-u{number}").intermediate for number, split in enumerate(splits)]
     messages = []
     for bucket in range(5):
         try:
@@ -238,7 +238,7 @@ def test_a_null_in_a_required_key_is_refused(tmp_path):
 
 def test_a_match_that_fails_leaves_no_file(table, tmp_path):
     writer = upsert_writer(table, ["id"])
-    record = writer.write_source([rows([5], 1.0)], "ckpt-uS").scratch
+    record = writer.write_source([rows([5], 1.0)], "ckpt-uS").intermediate
     (target, *_) = [scanned.file for scanned in live_files(table)]
     table.io.delete(target.path)
     before = files_of(tmp_path)
@@ -252,7 +252,7 @@ def test_a_split_that_lost_its_race_removes_all_it_wrote(table, tmp_path):
     source = writer.write_source([rows([5], 1.0)], "ckpt-uS")
     (target, *_) = [scanned.file for scanned in live_files(table)]
     before = files_of(tmp_path)
-    matched = writer.match(target, [source.scratch], "ckpt-uM")
+    matched = writer.match(target, [source.intermediate], "ckpt-uM")
     assert len(files_of(tmp_path) - before) == 3  # the file, its manifest, and the sidecar
     writer.remove(matched)
     assert files_of(tmp_path) == before

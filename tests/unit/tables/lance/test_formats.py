@@ -8,12 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from airflow_ckpt_provider.checkpoint.documents import TableBinding
+from airflow_ckpt_provider.checkpoint.documents import Pinned, TableBinding
 from airflow_ckpt_provider.scan.lance_rows import Rows
 from airflow_ckpt_provider.scan.row_lineage import MovedRows
 from airflow_ckpt_provider.sources.lance import LanceSplit
 from airflow_ckpt_provider.tables.lance.columns.writer import Join
+from airflow_ckpt_provider.tables.lance.deletions import Deletions
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragment, StagedFragments
+from airflow_ckpt_provider.tables.lance.intermediate import ColumnFile, KeysSize, Match, RowIds
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import DatasetSidecar
 from airflow_ckpt_provider.tables.lance.upsert.source import StagedSource, StoredSource, UpsertPinned
 from airflow_ckpt_provider.tables.lance.watermarks import Begun
@@ -49,6 +51,13 @@ STORED = {
         source=StoredSource(files=(), rows=0, key_bytes=0, sizes=()),
         sidecars=(DatasetSidecar(name="_checkpoints/a", bytes=1),),
     ),
+    "lance_keys_size.json": KeysSize(key_bytes=24),
+    "lance_match.json": Match(
+        deletions=Deletions(fragment=3, read_version=7, id=4611686018427387904, num_deleted_rows=2),
+        sidecar=DatasetSidecar(name="_checkpoints/a", bytes=1),
+    ),
+    "lance_row_ids.json": RowIds(file=DatasetSidecar(name="_checkpoints/ckpt-a-g1-sfilter0-b.0-rowids.arrow", bytes=512)),
+    "lance_column_file.json": ColumnFile(name="ckpt-a-g1-sjoin_0-b.0-00000.lance", bytes=512),
     "lance_sidecar.json": DatasetSidecar(name="_checkpoints/ckpt-a-g1-smatch0-b.0-matched.arrow", bytes=512, sources=(0, 2)),
     "lance_rows.json": Rows(7, "2026-01-01T12:30:15.250000+00:00", 4, 65536, 131072, "ab" * 8),
     "lance_join.json": Join("ab" * 8, 131072, (("ckpt-a-g1-srows_0-b.0-00000.lance", 512),)),
@@ -59,7 +68,7 @@ STORED = {
 }
 
 #: What is stored as msgspec has it.
-PLAIN = TableBinding | StoredSource | UpsertPinned | MovedRows | Begun
+PLAIN = TableBinding | StoredSource | Pinned | MovedRows | Begun | DatasetSidecar
 
 
 def as_json(stored):

@@ -64,12 +64,12 @@ def test_a_clean_up_takes_what_killed_attempts_have_left_and_nothing_that_landed
 
 def test_what_others_write_there_is_refused_by_name(world):
     (world.place / "table.json").write_text("{}")
-    with pytest.raises(CorruptObjectError, match=r"rows/table\.json cannot be read"):
+    with pytest.raises(CorruptObjectError, match=r"rows/table\.json was altered and cannot be read"):
         world.target().binding()
 
 
 def test_what_rows_that_are_only_added_cannot_do_is_refused_before_anything_is_read(world):
-    with pytest.raises(InvalidInputError, match="the modes of a folder of rows are append"):
+    with pytest.raises(InvalidInputError, match="the modes are append"):
         world.stage(world.request(mode="overwrite"))
     world.commit(world.stage())
     with pytest.raises(NotSupportedYetError, match="rows are only added"):

@@ -1,6 +1,6 @@
-"""Scratch files: the rows of a source split, kept between the rounds of an upsert. No snapshot ever refers to one.
+"""Staged source files: the rows of a source split, kept between the rounds of an upsert. No snapshot ever refers to one.
 
-A scratch file is a Parquet file whose row groups hold rows of one bucket of keys each. A row's address is the file and its
+Such a file is a Parquet file whose row groups hold rows of one bucket of keys each. A row's address is the file and its
 number in it.
 """
 
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import Part, Pinned, part_of
+from airflow_ckpt_provider.checkpoint.bounds import Count  # noqa: TC001 - msgspec reads the types of members
+from airflow_ckpt_provider.checkpoint.documents import Pinned
 from airflow_ckpt_provider.tables.iceberg.rolling import dictionary_columns
-from airflow_ckpt_provider.tables.iceberg.upsert.bounds import Bounds, KeyBounds  # noqa: TC001 - msgspec reads the types of members
-from airflow_ckpt_provider.tables.iceberg.upsert.facts import FACTS, facts_of
+from airflow_ckpt_provider.tables.iceberg.upsert.bounds import Bounds, KeyBounds  # noqa: TC001 - as above
+from airflow_ckpt_provider.tables.iceberg.upsert.facts import FACTS, IntermediateFile, facts_of
 from airflow_ckpt_provider.tables.iceberg.writer import delete_files
 from airflow_ckpt_provider.tables.keys.key_batches import bucket_of
 from airflow_ckpt_provider.tables.keys.values import canonical, hashes
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
     from pyiceberg.schema import Schema
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject
     from airflow_ckpt_provider.tables.iceberg.upsert.keys import KeyColumn
     from airflow_ckpt_provider.tables.keys.values import Hashes
 
@@ -37,41 +37,28 @@ _BUCKETS = b"buckets"
 _SPAN_BYTES = 16 << 20
 
 
-class Scratch(Part, frozen=True, kw_only=True):
-    """One scratch file.
+class SourceFile(IntermediateFile, frozen=True, kw_only=True, tag="iceberg_source_file"):
+    """The rows of one split of the source, in one file.
 
-    :param path: where it is.
-    :param bytes: its size.
     :param key_bytes: bytes of its key columns in memory.
     :param buckets: number of buckets; the same for all splits of an upsert.
     :param bounds: of the key columns.
     """
 
-    path: str
-    bytes: int
-    rows: int
-    key_bytes: int
-    buckets: int
+    rows: Count
+    key_bytes: Count
+    buckets: Count
     bounds: tuple[KeyBounds, ...]
-
-    def to_json(self) -> JsonObject:
-        """As stored in a staged record."""
-        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
-
-    @classmethod
-    def from_json(cls, value: JsonObject) -> Scratch:
-        """As read from a staged record."""
-        return part_of(value, cls)
 
 
 class StagedSources(Pinned, frozen=True, kw_only=True, tag="iceberg_upsert"):
-    """What the later rounds of an upsert are computed from: all scratch files of its source."""
+    """What the later rounds of an upsert are computed from: all files with the rows of its source."""
 
-    sources: tuple[Scratch, ...]
+    sources: tuple[SourceFile, ...]
 
 
 class Span(NamedTuple):
-    """Row groups of a scratch file that are read together: their numbers, number of their first row in the file, rows."""
+    """Row groups of a staged source file that are read together: their numbers, number of their first row in the file, rows."""
 
     first: int
     stop: int
@@ -79,9 +66,9 @@ class Span(NamedTuple):
     rows: int
 
 
-def write_scratch(
+def write_source_file(
     io: FileIO, path: str, chunks: Iterable[pa.Table], schema: Schema, keys: Sequence[KeyColumn], buckets: int
-) -> Scratch | None:
+) -> SourceFile | None:
     """Write chunks of rows, which are in the table's schema; None if there are none. Leaves no file behind on an error."""
     import pyarrow.parquet as pq
     from pyiceberg.schema import sanitize_column_names
@@ -107,16 +94,16 @@ def write_scratch(
                 key_bytes += sum(column.nbytes for column in columns)
             if writer is None:
                 return None
-            found = Scratch(path=path, bytes=0, rows=rows, key_bytes=key_bytes, buckets=buckets, bounds=bounds.to_json())
-            writer.add_key_value_metadata({_BUCKETS: msgspec.json.encode(groups), FACTS: facts_of(found.to_json())})
+            file = SourceFile(path=path, bytes=0, rows=rows, key_bytes=key_bytes, buckets=buckets, bounds=bounds.to_json())
+            writer.add_key_value_metadata({_BUCKETS: msgspec.json.encode(groups), FACTS: facts_of(file)})
     except BaseException:
         delete_files(io, [path])
         raise
-    return msgspec.structs.replace(found, bytes=len(io.new_input(path)))
+    return msgspec.structs.replace(file, bytes=len(io.new_input(path)))
 
 
-class ScratchReader:
-    """Reads a scratch file, some row groups at a time."""
+class SourceFileReader:
+    """Reads a staged source file, some row groups at a time."""
 
     def __init__(self, io: FileIO, path: str) -> None:
         import pyarrow.parquet as pq

@@ -1,0 +1,106 @@
+"""Whether the rows of a dataset have values in the new columns, and whose columns of the same names are replaced."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from airflow_ckpt_provider.checkpoint.documents import READ
+from airflow_ckpt_provider.exceptions import TableMovedError
+from airflow_ckpt_provider.scan.lance_rows import Rows
+from airflow_ckpt_provider.scan.row_lineage import PinnedRows, moved_in
+from airflow_ckpt_provider.tables.lance.columns.joining import by_fragment
+from airflow_ckpt_provider.tables.lance.columns.pinned import columns_of
+from airflow_ckpt_provider.tables.lance.columns.writer import brought_back
+from airflow_ckpt_provider.tables.lance.history import operations_since, rows_stayed
+from airflow_ckpt_provider.tables.summary import identity_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+    from lance import LanceDataset
+
+    from airflow_ckpt_provider.checkpoint.documents import Header
+    from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
+
+_log = logging.getLogger(__name__)
+
+#: Metadata of a column that was added: a digest of the checkpoint's header, which no other store has.
+_MADE_BY = b"airflow.checkpoint.made"
+
+
+def require_covered(
+    write: SealedWrite, dataset: LanceDataset, live: Mapping[str, Any], made: Mapping[str, tuple[str, int]]
+) -> None:
+    """Rows that were added since have no values, and those that were deleted need none; anything else has to be looked at."""
+    gone, new = made.keys() - live.keys(), live.keys() - made.keys()
+    rows = write.plan.source_as(PinnedRows).rows
+    left = sum(fragment.num_rows for of, fragment in live.items() if of in made)
+    # A row that was updated is deleted in one fragment and stands in another, where it would lose its value.
+    touched = gone or (new and left < rows)
+    # Rows that were added to columns which are replaced have values of others in them.
+    if (new and write.header.replaces is not None) or (touched and not rows_stayed(dataset, write.plan.base or 0)):
+        raise TableMovedError(
+            f"{write.header.table.identifier} was changed since the columns of the key {write.header.key!r} were computed: "
+            f"{len(gone)} fragments were rewritten or removed, and {len(new)} are new. Nothing was committed, and what is "
+            f"staged stays staged. Clear the task {write.header.origin.task_id!r}: it computes what the change affects, and "
+            "nothing else, before the commit runs again."
+        )
+    if new:
+        _log.warning(
+            "%s rows were added to %s after the columns of the key %s were computed. They have no values in them.",
+            f"{sum(live[of].num_rows for of in new):,}", write.header.table.identifier, write.header.key,
+        )  # fmt: skip
+
+
+def require_valued(write: SealedWrite, dataset: LanceDataset, live: Mapping[str, Any]) -> None:
+    """Refuse fragments with rows that were deleted when the columns were computed, and are back: they would have no values.
+
+    Only a dataset that is restored to an earlier version brings rows back.
+    """
+    records = {record.split: record for record in write.staged}
+    splits = [split for split in write.plan.splits if split.task == READ]
+    reads, moved = by_fragment(splits), moved_in(write.plan)
+    # Of a piece that was moved, every row has a value: the join has looked.
+    valued = {
+        of: sum(records[split.id].rows for split in reads.get(of, ()))
+        + sum(piece.rows for piece in moved.get(of, ()) if piece.split)
+        for of in live
+        if of in reads or of in moved
+    }
+    missing = any(live[of].num_rows > rows for of, rows in valued.items())
+    if not missing and any(rows < live[of].physical_rows for of, rows in valued.items()):
+        first = min(Rows.from_json(split.read).version for split in splits)
+        missing = "Restore" in (operations_since(dataset, first) or ())
+    if missing:
+        raise brought_back(write.header.table.identifier)
+
+
+def warn_of_indexes(dataset: LanceDataset, replaced: Sequence[str]) -> None:
+    """Say which indexes go with the values that are replaced."""
+    for index in dataset.describe_indices() if replaced else ():
+        if set(index.field_names) & set(replaced):
+            _log.warning(
+                "The index %s of %s is over values that are replaced, and goes with them. Create it anew.", index.name, dataset.uri
+            )
+
+
+def own_columns(dataset: LanceDataset, replaced: SealedWrite | None) -> frozenset[str]:
+    """Columns of the dataset that the generation which is replaced has added, and not somebody else since under the same name."""
+    if replaced is None:
+        return frozenset()
+    made = identity_of([replaced.header]).encode()
+    return frozenset(
+        name
+        for name in columns_of(replaced.plan).names
+        if name in dataset.schema.names and (dataset.schema.field(name).metadata or {}).get(_MADE_BY) == made
+    )
+
+
+def signed(columns: pa.Schema, header: Header) -> pa.Schema:
+    """The columns, each saying which checkpoint has made it: names and files do not tell, after others have worked on them."""
+    import pyarrow as pa
+
+    made = {_MADE_BY: identity_of([header]).encode()}
+    return pa.schema([field.with_metadata({**(field.metadata or {}), **made}) for field in columns])
