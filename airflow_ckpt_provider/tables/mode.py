@@ -59,12 +59,6 @@ class Mode(ABC):
     def __init__(self, parameters: JsonObject) -> None:
         self.parameters = told(type(self).Parameters, parameters)
 
-    @classmethod
-    def asked_by(cls, parameters: JsonObject) -> type[Mode]:
-        """This mode, or the one that its parameters make of it: an overwrite with a filter is another than one of all rows."""
-        del parameters
-        return cls
-
     def validate(self) -> None:  # noqa: B027 - most modes have nothing to refuse
         """Refuse what cannot work on this table, before anything is read or recorded.
 
@@ -125,6 +119,15 @@ class Mode(ABC):
         """Whether a commit of these would add nothing and remove nothing, so that there is nothing to commit."""
 
 
+class OneOfTwo(ABC):
+    """What a mode is, too, of which its parameters make another: an overwrite with a filter is another than one of all rows."""
+
+    @classmethod
+    @abstractmethod
+    def asked_by(cls, parameters: JsonObject) -> type[Mode]:
+        """The mode that these parameters ask for."""
+
+
 AnyMode = TypeVar("AnyMode", bound=Mode)
 
 
@@ -136,4 +139,5 @@ def mode_of(modes: Mapping[str, type[AnyMode]], name: str, parameters: JsonObjec
     """
     if name not in modes:
         raise InvalidInputError(f"mode={name!r}: the modes are {', '.join(modes)}.")
-    return cast("type[AnyMode]", modes[name].asked_by(parameters))
+    mode = modes[name]
+    return cast("type[AnyMode]", mode.asked_by(parameters)) if issubclass(mode, OneOfTwo) else mode

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_ckpt_provider.tables.iceberg.modes.base import IcebergMode, replaces_all
 from airflow_ckpt_provider.tables.iceberg.modes.overwrite_where import OverwriteParameters, OverwriteWhere
 from airflow_ckpt_provider.tables.iceberg.removals import RemoveAll
-from airflow_ckpt_provider.tables.mode import Grouping
+from airflow_ckpt_provider.tables.mode import Grouping, OneOfTwo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.iceberg.removals import Removal
 
 
-class Overwrite(IcebergMode):
+class Overwrite(IcebergMode, OneOfTwo):
     """All rows of the table are replaced."""
 
     Parameters = OverwriteParameters
