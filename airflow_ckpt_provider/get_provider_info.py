@@ -17,6 +17,7 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["software"],
             }
         ],
+        "cli": ["airflow_ckpt_provider.cli.definition.checkpoints_commands"],
         "operators": [
             {
                 "integration-name": "Checkpointed writes",

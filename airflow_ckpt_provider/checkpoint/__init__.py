@@ -6,6 +6,8 @@ A **checkpoint** is the durable record of one write, under one **idempotence key
       header.json          what this generation is bound to            put-if-absent
       plan.json.zst        the pinned splits; plan-2 … of later rounds put-if-absent
       attempts/<id>.json   one execution; its id is in the name of every file it may write
+      codes/<code>.json     other code than the header's that goes on       put-if-absent, before it stages anything
+      continue/<n>.json     a request to go on with whatever code is next   put-if-absent
       pieces/<split>.<n>.json  what is done of a split that takes long put-if-absent; needed until the split is staged
       ids/<split>-….parquet  ids of a split's rows, where a recovery is by rows; no name without its staged record
       staged/<split>.json  the published record of one written split   put-if-absent
@@ -31,6 +33,10 @@ publishes them as a piece, by put-if-absent, with the row of the input up to whi
 Two tasks on one split go on from whichever piece of a number was first. Once the input has ended, the task that publishes the
 split writes the rows of all pieces into files of their usual size, without running the transform again, and removes the pieces'
 files. So what is sealed and committed knows of no pieces, and a kill in between leaves them as they are.
+
+**Other code.** The header binds a key to code. A write whose input, kind of transform and output stay may be gone on with under
+other code, where its stage says so or a request lies in the store: the attempt puts ``codes/<code>.json`` and keeps all that is
+staged. From then on that code is as good as the header's, in any attempt. Each record says which code has computed it.
 
 **Rounds.** Most writes are planned once. A write whose later splits depend on what earlier ones found (an upsert, a
 recovery by rows) is planned in rounds: each is pinned when the one before it is staged, and lists every split that makes

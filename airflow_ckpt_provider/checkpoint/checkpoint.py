@@ -31,7 +31,7 @@ from airflow_ckpt_provider.checkpoint.documents import (
 from airflow_ckpt_provider.checkpoint.encoding import corrupt
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, OwnNames, generation_of, id_of, is_id, is_writer
-from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.checkpoint.restart import how_to_continue, how_to_restart
 from airflow_ckpt_provider.exceptions import (
     BindingMismatchError,
     CheckpointMissingError,
@@ -158,6 +158,7 @@ class Checkpoint:
                 + "\n  ".join(differences)
                 + '\nUse another idempotence_key for another write. To redo this one from its start: set on_change="restart" on '
                 f"the stage and clear it, or {how_to_restart(self.header)}."
+                + (f" {how_to_continue(self.header)}" if self.header.differs_in_code_only(header) else "")
             )
 
     # -- planning and staging -----------------------------------------------------------------------------------------
@@ -282,6 +283,7 @@ class Checkpoint:
             round=number,
             counts=dict(totals.counts),
             provisional=provisional,
+            computed_by=computed_by(records, self.header.code),
         )
         name = self.paths.seal(len(seals) + 1)
         if self.store.create(name, seal):
@@ -441,6 +443,15 @@ def totals_of(staged: Sequence[Staged], key: str) -> Totals:
         sum(len(staged_split.files) for staged_split in staged),
         counts,
     )
+
+
+def computed_by(staged: Sequence[Staged], code: str) -> dict[str, int]:
+    """How many splits each code has computed; none if all are of the header's.
+
+    :param code: the header's.
+    """
+    found = Counter(own for record in staged for own in dict.fromkeys(record.computed_by or (code,)))
+    return dict(sorted(found.items())) if found.keys() - {code} else {}
 
 
 def this_host() -> str:

@@ -96,6 +96,7 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
     :param transform: name of the transform, empty for none.
     :param transform_fingerprint: SHA-256 over its code and what it uses, empty for none.
     :param transform_version: what the user says instead of the fingerprint, which is empty then; None if they do not.
+    :param transform_kind: what kind of transform it is, with the types of what it returns as far as it says; empty for none.
     :param restart_token: the explicit restart that opened this generation, if one did.
     :param replaces: the committed generation whose files the commit of this one removes, if it is to replace one.
     """
@@ -115,6 +116,7 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
     restart_token: str | None = None
     replaces: Generation | None = None
     transform_version: str | None = None
+    transform_kind: str = ""
 
     def __post_init__(self) -> None:
         if self.replaces is not None and self.replaces >= self.generation:
@@ -125,6 +127,11 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
         """SHA-256 of everything the header says; what a later version adds and this write does not use leaves it as it is."""
         facts: JsonObject = msgspec.to_builtins(self)
         return fingerprint({name: _said(value) if isinstance(value, dict) else value for name, value in _said(facts).items()})
+
+    @property
+    def code(self) -> str:
+        """Digest of the transform's code; see ``code_of``."""
+        return code_of(self.transform_fingerprint, self.transform_version)
 
     @property
     def stream(self) -> str:
@@ -157,6 +164,39 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
             was, now = self.transform or "none", other.transform or "none"
             lines.append(f"transform: was {was}, is now {now}" + (" with other code" if was == now else ""))
         return lines
+
+    def differs_in_code_only(self, other: Header) -> bool:
+        """Whether ``other`` has a transform of other code, and all else that binds a write is as it is here."""
+        same_code = msgspec.structs.replace(
+            other,
+            transform=self.transform,
+            transform_fingerprint=self.transform_fingerprint,
+            transform_version=self.transform_version,
+        )
+        return bool(self.transform and other.transform) and self.code != other.code and not self.differences(same_code)
+
+
+class Code(Document, frozen=True, kw_only=True, tag="code"):
+    """Other code than the header's with which a generation is gone on with; what was staged before stays staged.
+
+    :param transform: name of the transform.
+    :param fingerprint: SHA-256 over its code and what it uses; empty where a version says it.
+    :param version: what the user says instead of the fingerprint; None if they do not.
+    :param request: number of the request that it serves; None if its stage is set to go on.
+    """
+
+    transform: str
+    fingerprint: str
+    version: str | None
+    accepted_at: Moment
+    request: Count | None = None
+
+
+class Continue(Document, frozen=True, kw_only=True, tag="continue"):
+    """A request to go on with a generation under the code that its next attempt has. It is served once."""
+
+    requested_at: Moment
+    requested_by: str
 
 
 class Split(Part, frozen=True, kw_only=True):
@@ -268,6 +308,7 @@ class Staged(Document, frozen=True, kw_only=True, tag="staged"):
     :param counts: what became of the rows, for modes that distinguish: ``inserted``, ``updated``, ``unchanged``, ``ignored``.
     :param intermediate: what later rounds of the write read, and what never becomes part of the table; see ``Pinned``.
     :param missing: columns of the table that rows of the split did not have, and that are null in them.
+    :param computed_by: digests of the code that has computed the rows, in their order; empty for that of the header.
     """
 
     split: Name
@@ -281,6 +322,7 @@ class Staged(Document, frozen=True, kw_only=True, tag="staged"):
     counts: dict[str, Count] = {}  # noqa: RUF012 - msgspec copies it
     intermediate: JsonObject | None = None
     missing: tuple[str, ...] = ()
+    computed_by: tuple[str, ...] = ()
 
     def intermediate_as(self, *kinds: type[AnyPinned]) -> AnyPinned | None:
         """The member ``intermediate``, as the struct that the split's writer has recorded; None if it has recorded none.
@@ -318,6 +360,7 @@ class Seal(Document, frozen=True, kw_only=True, tag="seal"):
     :param manifests: records of all staged files, in the table format's terms; tiny ones merged.
     :param provisional: True if another seal takes its place when the table moves before the commit.
     :param contents: SHA-256 of what is sealed: the round's plan and the records of its splits. See ``contents_of``.
+    :param computed_by: how many splits each code has computed, in part or as a whole, by its digest; empty if the header's has all.
     """
 
     sealed_at: Moment
@@ -330,6 +373,7 @@ class Seal(Document, frozen=True, kw_only=True, tag="seal"):
     round: Round = 1
     counts: dict[str, Count] = {}  # noqa: RUF012 - msgspec copies it
     provisional: bool = False
+    computed_by: dict[str, Count] = {}  # noqa: RUF012 - msgspec copies it
 
     @property
     def is_empty(self) -> bool:
@@ -394,6 +438,11 @@ class Discard(Document, frozen=True, kw_only=True, tag="discard"):
 
     discarded_at: Moment
     reason: str
+
+
+def code_of(fingerprint_of_code: str, version: str | None) -> str:
+    """What stands for the code of a transform: 16 hex digits of its fingerprint, or of what the user says in its place."""
+    return fingerprint([fingerprint_of_code, version])[:16]
 
 
 def contents_of(plan: Plan, records: Iterable[Staged]) -> str:

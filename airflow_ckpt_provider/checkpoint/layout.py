@@ -61,6 +61,18 @@ class CheckpointPaths:
         return f"{self.staged_folder}{split_id}.json"
 
     @property
+    def codes_folder(self) -> str:
+        return f"{self.root}codes/"
+
+    def code(self, code: str) -> str:
+        """Code with which the write is gone on with; see ``Code``."""
+        return f"{self.codes_folder}{code}.json"
+
+    def continuation(self, number: int) -> str:
+        """A request to go on with other code, counted from 1."""
+        return f"{self.root}continue/{number}.json"
+
+    @property
     def pieces_folder(self) -> str:
         return f"{self.root}pieces/"
 

@@ -57,7 +57,8 @@ class Reference(TypedDict):
     """What a stage returns. ``rows``, ``bytes`` and ``files`` are those sealed, in all attempts together.
 
     ``counts`` says what became of the rows in modes that distinguish: ``inserted``, ``updated``, ``unchanged``, ``kept``.
-    ``instances`` is there if the stage is mapped.
+    ``instances`` is there if the stage is mapped. ``computed_by`` is there if the write was gone on with under other code: how many
+    splits each code has computed, in part or all of it, by its digest.
     ``table_conn_id`` is empty for a dataset that is opened with the credentials of the environment. ``header`` is the SHA-256 of
     what the stage has bound the checkpoint to, and ``sealed`` that of what it has sealed: the plan and the record of each split.
     """
@@ -83,6 +84,7 @@ class Reference(TypedDict):
     bytes: int
     files: int
     counts: NotRequired[dict[str, int]]
+    computed_by: NotRequired[dict[str, int]]
     commit: NotRequired[CommitFacts]
 
 
@@ -130,6 +132,8 @@ def reference(
         made["instances"] = instances
     if seal.counts:
         made["counts"] = dict(seal.counts)
+    if seal.computed_by:
+        made["computed_by"] = dict(seal.computed_by)
     return made
 
 

@@ -7,16 +7,21 @@ default key has the run's id in it, so that such a run writes under another key;
 
 from __future__ import annotations
 
+import shlex
 from typing import Protocol
 
 #: Start of the run ids that ``airflow tasks test`` makes up anew each time.
 TEMPORARY_RUN = "__airflow_temporary_run_"
 
-#: Member of a run's configuration, or of params, and its one value.
-OVERRIDE, RESTART = "checkpoint", "restart"
+#: Member of a run's configuration, or of params, and its values.
+OVERRIDE, RESTART, CONTINUE = "checkpoint", "restart", "continue"
 
 _ASKED = f'{{"{OVERRIDE}": "{RESTART}"}}'
 _BY_RUN = f"run the DAG with the configuration {_ASKED}"
+_LATEST = (
+    "If its run is pinned to a version of the DAG bundle, clear it with the latest version, or set rerun_with_latest_version in "
+    "the section core of Airflow's configuration: it has the old code otherwise"
+)
 _BY_PARAMS = f"set params={_ASKED} on the stage and clear it in the same run, then its commit"
 
 
@@ -65,3 +70,14 @@ def how_to_restart(header: Keyed | None = None) -> str:
     if header.key == default_key_of(origin.dag_id, origin.task_id, run, origin.map_index):
         return f"{_BY_PARAMS} (its key is the default one: another run of the DAG writes under another key)"
     return _BY_RUN
+
+
+def how_to_continue(header: Keyed) -> str:
+    """What to do to keep what is staged and to go on with other code, as a sentence or two.
+
+    :param header: of the checkpoint.
+    """
+    return (
+        'To keep what is staged and go on with the code as it is now: set on_change="continue" on the stage, or run '
+        f"airflow checkpoints continue {shlex.quote(header.key)} once, and clear the stage. {_LATEST}."
+    )

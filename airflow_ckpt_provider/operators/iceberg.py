@@ -50,8 +50,9 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
         its own before anything is staged
     :param idempotence_key: the name under which this write is remembered, up to 512 characters. Default: DAG, task, run and map
         index (templated)
-    :param on_change: what to do if the key belongs to a write with another table, source, mode or transform: ``"fail"``, or
-        ``"restart"`` to discard what is staged and begin anew
+    :param on_change: what to do if the key belongs to a write with another table, source, mode or transform: ``"fail"``;
+        ``"restart"`` to discard what is staged and begin anew; or ``"continue"``, where only the code of the transform has changed,
+        to keep all that is staged and go on with the new code
     :param on_rerun: what to do if the key is committed already: ``"reuse"`` checks and reports the existing snapshot;
         ``"replace"`` writes anew, and its commit removes exactly the files that the earlier one committed for rows of this key
     :param if_empty: what becomes of the task if there is nothing to read, or no row comes out of the transform: ``"succeed"``;

@@ -14,7 +14,7 @@ from airflow.sdk import TaskInstanceState
 from airflow_ckpt_provider.checkpoint.documents import Origin
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.reference import Instances
-from airflow_ckpt_provider.checkpoint.restart import OVERRIDE, RESTART, TEMPORARY_RUN, default_key_of
+from airflow_ckpt_provider.checkpoint.restart import CONTINUE, OVERRIDE, RESTART, TEMPORARY_RUN, default_key_of
 from airflow_ckpt_provider.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -56,16 +56,25 @@ def restart_token(context: Context) -> str | None:
 
     It is the run's id: a retry, and a task of the run that was cleared, resume what the restart began instead of beginning again.
 
-    :raises InvalidInputError: for another value than ``restart``.
+    :raises InvalidInputError: for a value that there is not.
     """
-    dag_run = context["dag_run"]
-    conf, params = dag_run.conf or {}, context.get("params") or {}
+    return str(context["dag_run"].run_id) if _wish(context) == RESTART else None
+
+
+def continues(context: Context) -> bool:
+    """Whether this run asks to go on with what is staged, whatever the code of the transform is now.
+
+    :raises InvalidInputError: as ``restart_token``.
+    """
+    return _wish(context) == CONTINUE
+
+
+def _wish(context: Context) -> str | None:
+    conf, params = context["dag_run"].conf or {}, context.get("params") or {}
     wish = conf.get(OVERRIDE, params.get(OVERRIDE))
-    if wish is None:
-        return None
-    if wish != RESTART:
-        raise InvalidInputError(f'The run asks for {{"{OVERRIDE}": {wish!r}}}; the only value there is {RESTART!r}.')
-    return str(dag_run.run_id)
+    if wish not in {None, RESTART, CONTINUE}:
+        raise InvalidInputError(f'The run asks for {{"{OVERRIDE}": {wish!r}}}; the values are {RESTART!r} and {CONTINUE!r}.')
+    return wish
 
 
 def _map_index(context: Context) -> int:

@@ -56,8 +56,9 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         staged
     :param idempotence_key: the name under which this write is remembered, up to 512 characters. Default: DAG, task, run and map
         index (templated)
-    :param on_change: what to do if the key belongs to a write with another dataset, source, mode or transform: ``"fail"``, or
-        ``"restart"`` to discard what is staged and begin anew
+    :param on_change: what to do if the key belongs to a write with another table, source, mode or transform: ``"fail"``;
+        ``"restart"`` to discard what is staged and begin anew; or ``"continue"``, where only the code of the transform has changed,
+        to keep all that is staged and go on with the new code
     :param on_rerun: what to do if the key is committed already: ``"reuse"`` checks and reports the existing version;
         ``"replace"`` writes anew, and its commit removes exactly the rows that the earlier one has added; those that it had updated
         stay, and are updated again where they are met

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.exceptions import InvalidInputError, NotSupportedYetError
+from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.sources import Source
 from airflow_ckpt_provider.sources.transform import parse_name
 from airflow_ckpt_provider.tables.parameters import given, names_in, text
@@ -41,10 +41,8 @@ def require_policies(on_change: str, on_rerun: str, if_empty: str, missing_colum
 
     :raises InvalidInputError: naming those that do.
     """
-    if on_change == "continue":
-        raise NotSupportedYetError("on_change='continue' is not supported yet. Use 'fail' or 'restart'.")
-    if on_change not in {"fail", "restart"}:
-        raise InvalidInputError(f"on_change={on_change!r}: the values are 'fail' and 'restart'.")
+    if on_change not in {"fail", "restart", "continue"}:
+        raise InvalidInputError(f"on_change={on_change!r}: the values are 'fail', 'restart' and 'continue'.")
     if on_rerun not in {"reuse", "replace"}:
         raise InvalidInputError(f"on_rerun={on_rerun!r}: the values are 'reuse' and 'replace'.")
     if if_empty not in {"succeed", "skip", "fail"}:

@@ -20,7 +20,7 @@ from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.sources import source_options
 from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.hooks.words import commit_facts, commit_word
-from airflow_ckpt_provider.operators.identity import default_key, instances_of, origin_of, restart_token
+from airflow_ckpt_provider.operators.identity import continues, default_key, instances_of, origin_of, restart_token
 from airflow_ckpt_provider.operators.modes import require_policies, require_save_every, require_usable, require_version
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.sources.protocol import SampledSource, SessionSource
@@ -204,6 +204,8 @@ class CheckpointedWriteOperator(BaseOperator):
             self.log.info(
                 "Its commit replaces what generation %d of the key has committed.", checkpoint.header.replaces,
             )  # fmt: skip
+        if attempt.has_other_code and attempt.commit is None:
+            self.log.info("Going on with other code than this write began with. What is staged stays as it is.")
         for line in attempt.evolved:
             self.log.info("The schema of %s was evolved: %s.", checkpoint.header.table.identifier, line)
 
@@ -238,7 +240,7 @@ class CheckpointedWriteOperator(BaseOperator):
             parameters=self._parameters(),
             connections=self._connections,
             origin=origin,
-            on_change="restart" if self.on_change == "restart" else "fail",
+            on_change="continue" if continues(context) else self.on_change,
             on_rerun="replace" if self.on_rerun == "replace" else "reuse",
             evolve_schema=self.evolve_schema,
             missing_columns=self.missing_columns,

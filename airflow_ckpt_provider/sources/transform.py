@@ -46,6 +46,11 @@ class Transform:
         self._beside = beside
 
     @property
+    def kind(self) -> str:
+        """What kind of transform it is, with the types of what it returns as far as it says."""
+        return "a function from batches to batches"
+
+    @property
     def fingerprint(self) -> str:
         """SHA-256 over the code and what it uses, for the header (I6). Made anew each time it is asked for.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from airflow_ckpt_provider.tables.summary import identity_of, keys_of
@@ -47,6 +48,11 @@ class GroupCommit(NamedTuple):
     def keys(self) -> str:
         """Its keys, for messages."""
         return keys_of(self.group)
+
+    @property
+    def computed_by(self) -> dict[str, int]:
+        """How many splits each code has computed, of writes that were gone on with under other code."""
+        return dict(sum((Counter(write.seal.computed_by) for write in self.writes), Counter[str]()))
 
     @property
     def identity(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -16,7 +17,7 @@ import msgspec
 from airflow_ckpt_provider.exceptions import BindingMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from airflow_ckpt_provider.checkpoint.documents import Group, Header, Member
 
@@ -28,14 +29,22 @@ KEYS = "airflow.checkpoint.keys"
 #: Traces of the members.
 IDENTITY = "airflow.checkpoint.identity"
 
+#: How many splits each code has computed, where a write was gone on with under other code.
+COMPUTED_BY = "airflow.checkpoint.computed_by"
+
 #: Keys that an entry shows; the store has them all.
 _SHOWN = 20
 
 
-def summary_of(group: Group, identity: str | None) -> dict[str, str]:
-    """Entries of the group's commit."""
+def summary_of(group: Group, identity: str | None, computed_by: Mapping[str, int] = MappingProxyType({})) -> dict[str, str]:
+    """Entries of the group's commit.
+
+    :param computed_by: how many splits each code has computed, where there were several.
+    """
     first = group.members[0]
     entries = {GROUP: group.id}
+    if computed_by:
+        entries[COMPUTED_BY] = msgspec.json.encode(dict(computed_by)).decode()
     if identity is not None:
         entries[IDENTITY] = identity
     if len(group.members) == 1:

@@ -81,6 +81,7 @@ class WriteAttempt:
         table.validate(request.mode, request.parameters)
         generations = Generations(store, table, request, self._source_plan)
         self.checkpoint = generations.open()
+        self._code = generations.code
         #: What an evolution of the table's schema changed, one readable line each.
         self.evolved = generations.evolved
         #: Why a generation was opened that nobody asked for: what there is to read now, where nothing has landed; else empty.
@@ -152,6 +153,11 @@ class WriteAttempt:
     def planned_here(self) -> bool:
         """Whether this attempt has made a plan, and so has listed the source itself."""
         return self._has_own_round
+
+    @property
+    def has_other_code(self) -> bool:
+        """Whether the write began with other code than this attempt has."""
+        return self._code != self.checkpoint.header.code
 
     @property
     def state(self) -> State:
@@ -345,6 +351,7 @@ class WriteAttempt:
             transform=self._request.transform,
             writer=self._look(lambda state: state.mode(self.checkpoint.header).writer(self._write)),
             header=self.checkpoint.header,
+            code=self._code,
             missing=self._allowed,
             save=self._request.save_every,
             pieces=self._pieces or {},

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
-from airflow_ckpt_provider.checkpoint.documents import Header, fingerprint
+from airflow_ckpt_provider.checkpoint.codes import accept, differs_in_code_only
+from airflow_ckpt_provider.checkpoint.documents import Header, code_of, fingerprint
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 from airflow_ckpt_provider.exceptions import BindingMismatchError, RestartRefusedError
@@ -43,7 +44,9 @@ class Generations:
         self._source_plan = source_plan
         # Before anything of the user's runs here, which may change what it uses, and before any session starts.
         self._described = request.source.describe()
-        self._code = _fingerprint(request)
+        self._fingerprint = _fingerprint(request)
+        #: Digest of the transform's code as this attempt has it; see ``Header.code``.
+        self.code = code_of(self._fingerprint, request.transform_version)
         #: What an evolution of the table's schema changed, one readable line each.
         self.evolved: list[str] = []
         #: What there is to read now, if a generation was opened because nothing of the one before it has landed.
@@ -77,12 +80,20 @@ class Generations:
             self._require_heir(latest)
             self._discard(latest, "; ".join(changes))
             return self._create_after(latest)
-        latest.require_binding(wanted)
+        if not (changes and self._goes_on(latest, wanted)):
+            latest.require_binding(wanted)
         self._table.require_creation(latest.header.table, request.parameters)
         again = self._looks_again(latest)
         if not again and latest.header.table.creation is not None and latest.group() is None:
             look_at(self._table, latest.header.table, lambda _: None)
         return self._create_after(latest) if again else latest
+
+    def _goes_on(self, latest: Checkpoint, wanted: Header) -> bool:
+        """Whether other code may go on with what is staged; says so in the store before it stages anything."""
+        told = self._request.on_change == "continue"
+        if not differs_in_code_only(latest.header, wanted, told=told):
+            return False
+        return accept(latest, wanted, told=told)
 
     def _landed(self, latest: Checkpoint) -> Commit | None:
         """The commit of a generation, if it made a snapshot."""
@@ -282,12 +293,13 @@ class Generations:
             source=self._described,
             source_fingerprint=fingerprint(self._described),
             transform=request.transform.name if request.transform else "",
-            transform_fingerprint=self._code,
+            transform_fingerprint=self._fingerprint,
             connections=request.connections,
             origin=request.origin,
             restart_token=request.restart_token,
             replaces=replaces,
             transform_version=request.transform_version,
+            transform_kind=request.transform.kind if request.transform else "",
         )
 
 

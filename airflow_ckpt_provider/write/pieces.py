@@ -84,7 +84,7 @@ class Input:
         self.ended = True
 
 
-def staged_record(split_id: str, author: str, written: Written, missing: Iterable[str]) -> Staged:
+def staged_record(split_id: str, author: str, written: Written, missing: Iterable[str], computed_by: tuple[str, ...]) -> Staged:
     """The record of what a split became."""
     return Staged(
         split=split_id,
@@ -98,6 +98,7 @@ def staged_record(split_id: str, author: str, written: Written, missing: Iterabl
         counts=dict(written.counts),
         intermediate=None if written.intermediate is None else written.intermediate.to_json(),
         missing=tuple(sorted(missing)),
+        computed_by=computed_by,
     )
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.missing import WhenMissing
     from airflow_ckpt_provider.tables.table import Table
 
-OnChange = Literal["fail", "restart"]
+OnChange = Literal["fail", "restart", "continue"]
 OnRerun = Literal["reuse", "replace"]
 
 

@@ -42,6 +42,7 @@ class SplitWork:
 
     :param attempt_id: id of the recorded attempt (I4).
     :param header: of the generation.
+    :param code: digest of the code that this attempt runs; see ``Header.code``.
     :param missing: which columns the rows may lack; None if what is written are no whole rows.
     :param save: when a piece of a split is due.
     :param pieces: those that earlier attempts have left, by split.
@@ -54,6 +55,7 @@ class SplitWork:
     transform: Transform | None
     writer: Writer
     header: Header
+    code: str
     missing: MissingColumns | None = None
     save: SaveEvery = field(default_factory=SaveEvery)
     pieces: Mapping[str, Sequence[Piece]] = field(default_factory=dict)
@@ -72,10 +74,12 @@ class SplitWork:
             return False
         author = f"{self.attempt_id}.{task_attempt}"
         if split.task != READ:
-            return self._publish(split.id, author, self.writer.work(split, self.paths.file_stem(split.id, author)))
+            return self._publish(
+                split.id, WholeSplit(self.writer.work(split, self.paths.file_stem(split.id, author)), frozenset(), author, ())
+            )
         in_pieces = SplitInPieces(self, split, author)
         whole = in_pieces.whole()
-        won = whole is not None and self._publish(split.id, whole.author, whole.written, whole.missing)
+        won = whole is not None and self._publish(split.id, whole)
         if won:
             in_pieces.remove()
         return won
@@ -85,7 +89,8 @@ class SplitWork:
         author, missing = f"{self.attempt_id}.{task_attempt}", set[str]()
         rows = batches if self.transform is None else self.transform.apply(batches)
         with panics_as_errors(f"while split {split_id} was staged"):
-            return self._publish(split_id, author, self.write(rows, split_id, author, missing), missing)
+            written = self.write(rows, split_id, author, missing)
+            return self._publish(split_id, WholeSplit(written, missing, author, self.computed_here))
 
     def write(self, rows: Iterable[pa.RecordBatch], split_id: str, author: str, missing: set[str]) -> Written:
         """Write rows that are as they are to land.
@@ -97,10 +102,16 @@ class SplitWork:
             rows = self.missing.seen(rows, self.writer.schema, missing)
         return self.writer.write(rows, self.paths.file_stem(split_id, author))
 
-    def _publish(self, split_id: str, author: str, written: Written, missing: AbstractSet[str] = frozenset()) -> bool:
-        won = self.store.create(self.paths.staged(split_id), staged_record(split_id, author, written, missing))
+    @property
+    def computed_here(self) -> tuple[str, ...]:
+        """What a record says of the code that this attempt runs; nothing if it is the header's."""
+        return () if self.code == self.header.code else (self.code,)
+
+    def _publish(self, split_id: str, whole: WholeSplit) -> bool:
+        record = staged_record(split_id, whole.author, whole.written, whole.missing, whole.computed_by)
+        won = self.store.create(self.paths.staged(split_id), record)
         if not won:
-            self.writer.remove(written)
+            self.writer.remove(whole.written)
         return won
 
 
@@ -108,11 +119,13 @@ class WholeSplit(NamedTuple):
     """What a split became, and what its rows lack.
 
     :param author: who wrote its files, as their names say.
+    :param computed_by: see ``Staged.computed_by``.
     """
 
     written: Written
     missing: AbstractSet[str]
     author: str
+    computed_by: tuple[str, ...]
 
 
 class SplitInPieces:
@@ -142,20 +155,26 @@ class SplitInPieces:
             missing: set[str] = set()
             written = self._work.write(rows.until(self._work.save), self._split.id, author, missing)
             if rows.ended and not number:
-                return WholeSplit(written, missing, author)
-            record = msgspec.structs.asdict(staged_record(self._split.id, author, written, missing))
+                return WholeSplit(written, missing, author, self._work.computed_here)
+            record = msgspec.structs.asdict(staged_record(self._split.id, author, written, missing, self._work.computed_here))
             piece = Piece(**record, number=number, begin=begin, end=rows.row, last=rows.ended)
             if not self._published(piece, written):
                 return None
         author = f"{self._author}whole"
         missing = {name for piece in self._pieces for name in piece.missing}
         try:
-            return WholeSplit(self._rewritten(author), missing, author)
+            return WholeSplit(self._rewritten(author), missing, author, self._computed_by())
         except Exception:
             # Whoever staged the split has removed its pieces.
             if self._is_staged():
                 return None
             raise
+
+    def _computed_by(self) -> tuple[str, ...]:
+        """What the record of the split says of the code that has computed its pieces."""
+        header = self._work.header.code
+        codes = tuple(dict.fromkeys(code for piece in self._pieces for code in (piece.computed_by or (header,))))
+        return () if codes == (header,) else codes
 
     def remove(self) -> None:
         """Remove the files of the pieces, which nothing needs any more. Those that stay are known by their names (I4)."""

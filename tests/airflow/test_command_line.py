@@ -65,25 +65,23 @@ def terminal(tmp_path):
     (tmp_path / "home").mkdir()
     create_database(environment)
 
-    def tasks_test(*arguments):
-        done = subprocess.run(
-            [*AIRFLOW, "tasks", "test", "terminal", "stage", *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.stdout + done.stderr
+    def airflow(*arguments):
+        return subprocess.run([*AIRFLOW, *arguments], env=environment, capture_output=True, text=True, check=False)
 
-    return world, tasks_test
+    return world, airflow
+
+
+def tasks_test(airflow, *arguments):
+    done = airflow("tasks", "test", "terminal", "stage", *arguments)
+    return done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "run"), [(["2026-01-01"], "2026-01-01T00:00:00+00:00"), ([], "adhoc")], ids=["with a date", "without a date"]
 )
 def test_the_second_call_in_a_row_resumes(terminal, arguments, run):
-    world, tasks_test = terminal
-    first = tasks_test(*arguments)
+    world, airflow = terminal
+    first = tasks_test(airflow, *arguments)
     assert "no luck today" in first
     checkpoint = Checkpoint.latest(world.store, IdempotenceKey(f"terminal/stage/{run}/-1"))
     assert checkpoint is not None, first
@@ -91,10 +89,33 @@ def test_the_second_call_in_a_row_resumes(terminal, arguments, run):
     assert staged
     assert checkpoint.sealed() is None
 
-    second = tasks_test(*arguments)
+    second = tasks_test(airflow, *arguments)
     assert checkpoint.sealed() is not None, second
     assert checkpoint.sealed().rows == 400
     writers = {one.split: one.writer.split(".")[0] for one in checkpoint.staged(sorted(checkpoint.staged_ids()))}
     old, new = [attempt.id for attempt in checkpoint.attempts()]
     assert {split for split, writer in writers.items() if writer == old} == staged
     assert {split for split, writer in writers.items() if writer == new} == writers.keys() - staged
+
+
+def test_a_corrected_function_goes_on_once_it_was_asked_for(terminal):
+    world, airflow = terminal
+    key = "terminal/stage/adhoc/-1"
+    assert "There is no checkpoint under the key" in airflow("checkpoints", "continue", key).stderr
+    assert "no luck today" in tasks_test(airflow)
+    checkpoint = Checkpoint.latest(world.store, IdempotenceKey(key))
+    staged = checkpoint.staged_ids()
+    dag = world.root / "dags" / "terminal.py"
+    dag.write_text(dag.read_text().replace('raise ValueError("no luck today")', "pass"))
+    refused = tasks_test(airflow)
+    assert f"airflow checkpoints continue {key} once" in refused
+    assert checkpoint.sealed() is None
+
+    asked = airflow("checkpoints", "continue", key)
+    assert asked.returncode == 0
+    assert asked.stdout.startswith(f"Generation 1 of the key '{key}' keeps its {len(staged)} staged splits.")
+    done = tasks_test(airflow)
+    assert "with other code than this write began with" in done
+    assert checkpoint.sealed() is not None, done
+    assert len(checkpoint.sealed().computed_by) == 2
+    assert checkpoint.sealed().rows == 400

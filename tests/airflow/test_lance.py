@@ -20,7 +20,7 @@ from support.world import rows
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.exceptions import InvalidInputError, NotSupportedYetError
+from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.operators.cleanup import CheckpointCleanupOperator
 from airflow_ckpt_provider.operators.commit import CheckpointCommitOperator
 from airflow_ckpt_provider.operators.iceberg import CheckpointedIcebergWriteOperator
@@ -356,11 +356,6 @@ def test_every_mode_is_taken_with_its_parameters():
 def test_a_wrong_parameter_is_refused_at_parse_time_and_named(wrong, named):
     with pytest.raises(InvalidInputError, match=named):
         parsed(**wrong)
-
-
-def test_the_policy_of_a_later_version_is_refused_at_parse_time():
-    with pytest.raises(NotSupportedYetError, match="continue"):
-        parsed(on_change="continue")
 
 
 @pytest.mark.parametrize("parameter", ["partition_by", "overwrite_filter", "branch", "table"])

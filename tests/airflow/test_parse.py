@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from airflow_ckpt_provider.exceptions import InvalidInputError, NotSupportedYetError
+from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.operators.iceberg import CheckpointedIcebergWriteOperator
 from airflow_ckpt_provider.operators.lance import CheckpointedLanceWriteOperator
 from airflow_ckpt_provider.sensors.checkpoint import CheckpointSensor
@@ -22,11 +22,6 @@ from airflow_ckpt_provider.tables.parameters import description_of, fields_of
 def stage(**changes):
     facts = {"task_id": "stage", "table": "shop.orders", "source": Files("/landing/*.parquet")}
     return CheckpointedIcebergWriteOperator(**(facts | changes))
-
-
-def test_the_policy_of_a_later_version_is_refused_at_parse_time():
-    with pytest.raises(NotSupportedYetError, match="continue"):
-        stage(on_change="continue")
 
 
 def test_a_lance_source_that_cannot_work_is_refused_at_parse_time():

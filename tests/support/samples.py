@@ -9,8 +9,10 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import (
     Attempt,
+    Code,
     Commit,
     Connections,
+    Continue,
     Discard,
     Group,
     Header,
@@ -73,6 +75,7 @@ HEADER = Header(
     origin=Origin(dag_id="shop", task_id="stage_orders", run_id="scheduled__2026-01-01T00:00:00+00:00", map_index=-1),
     restart_token=None,
     transform_version="3",
+    transform_kind="a function from batches to batches",
 )
 
 PLAN = Plan(
@@ -96,6 +99,8 @@ SAMPLES: dict[str, Document] = {
         pid=4242,
         engine="spark 4.2.0 local[2]",
     ),
+    "code.json": Code(transform="shop.transforms:clean", fingerprint="", version="4", accepted_at=AT, request=1),
+    "continue.json": Continue(requested_at=AT, requested_by="ann"),
     "staged.json": Staged(
         split="000000",
         writer="a1b2c3d4e5f6.0",
@@ -108,6 +113,7 @@ SAMPLES: dict[str, Document] = {
         counts={"inserted": 50, "updated": 200},
         intermediate={"kind": "iceberg_sidecar", "path": "s3://warehouse/orders/data/ckpt-2.parquet", "bytes": 640, "rows": 200},
         missing=("note", "place.zip"),
+        computed_by=("0123456789abcdef", "fedcba9876543210"),
     ),
     "piece.json": Piece(
         split="000001",
@@ -133,6 +139,7 @@ SAMPLES: dict[str, Document] = {
         round=2,
         counts={"inserted": 50, "updated": 200},
         provisional=True,
+        computed_by={"0123456789abcdef": 1, "fedcba9876543210": 1},
     ),
     "group.json": GROUP,
     "members.json": Members(members=(Member(key=KEY.value, generation=1), Member(key="shop/other", generation=2))),

@@ -100,6 +100,7 @@ class NewSnapshot(NamedTuple):
     :param manifests: all staged manifests of the group.
     :param removals: what the snapshot removes from the base.
     :param marks: how far sources were read, by name; stands in the snapshot's summary and is remembered in table properties.
+    :param computed_by: see ``GroupCommit.computed_by``.
     """
 
     table: Table
@@ -109,6 +110,7 @@ class NewSnapshot(NamedTuple):
     manifests: Sequence[StagedManifest]
     removals: Sequence[Removal]
     marks: Mapping[str, str]
+    computed_by: Mapping[str, int]
 
     @property
     def snapshot_id(self) -> int:
@@ -185,7 +187,7 @@ class NewSnapshot(NamedTuple):
             "changed-partition-count": len({p for manifest in self.manifests for p in manifest.partitions} | removed.partitions),
         }
         entries = {fact: str(value) for fact, value in facts.items() if value or fact == "added-records"}
-        entries |= {**self.marks, **summary_of(self.group, self.identity)}
+        entries |= {**self.marks, **summary_of(self.group, self.identity, self.computed_by)}
         return Snapshot(
             snapshot_id=snapshot_id,
             parent_snapshot_id=parent_id,

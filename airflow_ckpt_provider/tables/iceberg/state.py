@@ -126,7 +126,14 @@ class IcebergState:
             removals = self.mode(commit.first).removals(commit.writes)
             require_unread(self.table, commit.writes, removals)
             new = NewSnapshot(
-                self.table, commit.group, self.branch, commit.identity, manifests, removals, watermarks_of(commit.writes)
+                self.table,
+                commit.group,
+                self.branch,
+                commit.identity,
+                manifests,
+                removals,
+                watermarks_of(commit.writes),
+                commit.computed_by,
             )
             return new.written(self.catalog)
 

@@ -61,7 +61,10 @@ class VersionChange(NamedTuple):
             read_version=0 if dataset is None else dataset.version,
             operation=self.operation.operation,
             uuid=transaction_id(self.commit.identity),
-            transaction_properties={**self.properties, **summary_of(self.commit.group, self.commit.identity)},
+            transaction_properties={
+                **self.properties,
+                **summary_of(self.commit.group, self.commit.identity, self.commit.computed_by),
+            },
         )
         made = LanceDataset.commit(
             files.address if dataset is None else dataset,

@@ -139,6 +139,27 @@ def test_a_write_killed_at_any_effect_and_restarted_with_other_code_is_there_onc
     every_point(runs, tmp_path, UNPARTITIONED, check)
 
 
+def test_a_write_killed_at_any_effect_and_gone_on_with_other_code_is_there_once_and_keeps_what_was_staged(runs, tmp_path):
+    corrected = {**PIECES.writes[0], "marked": True, "on_change": "continue"}
+
+    def check(world, rows):
+        del rows  # Those of the new code are others.
+        landed = bool(own_snapshots(world))
+        before = Midway.of(world)
+        # The one that goes on is killed too, before and after it says so, and while it stages.
+        for fatal in (12, 14, 20):
+            runs.run(world, corrected, fatal=fatal)
+        again = runs.run(world, corrected)
+        assert again.result, again.error
+        assert len(generations(world, "orders")) == 1
+        assert before.published.items() <= Midway.of(world).published.items()
+        assert_exactly_once(world, PIECES.ids)
+        if landed:
+            assert "marked" not in set(world.table().scan().to_arrow()["kind"].to_pylist())
+
+    every_point(runs, tmp_path, PIECES, check)
+
+
 def test_a_restart_that_is_itself_killed_at_any_effect_is_there_once(runs, tmp_path):
     changed = {"marked": True, "on_change": "restart"}
     points = Points(runs, UNPARTITIONED.world(tmp_path / "world"))
