@@ -78,6 +78,22 @@ class StagedWrite:
             return self.checkpoint.plan(number)
         return self._plans[number - 1]
 
+    def require_plans(self, number: int) -> None:
+        """See that the plans of all rounds up to this one are there: another attempt may have pinned some since they were read.
+
+        :raises CheckpointMissingError: if one of them is gone from the store.
+        """
+        if len(self._pinned()) < number:
+            self._plans = self.checkpoint.plans()
+        if len(self._pinned()) < number:
+            raise self._plan_gone(len(self._pinned()) + 1, number)
+
+    def _plan_gone(self, number: int, sealed: int) -> CheckpointMissingError:
+        return CheckpointMissingError(
+            f"The checkpoint of the key {self.header.key!r} is sealed as its round {sealed} has it, but the plan of its round "
+            f"{number} is gone from the store. Something deletes from it; redo the write under another idempotence key."
+        )
+
     def pin(self, plan: Plan) -> Plan:
         """Pin ``plan`` as that of the next round; if another attempt was first, its plan is the next round. Returns that."""
         plans = self._pinned()
@@ -153,10 +169,7 @@ class SealedWrite(StagedWrite):
         """
         plan = self.plan_of(self.seal.round)
         if plan is None:
-            raise CheckpointMissingError(
-                f"The checkpoint of the key {self.header.key!r} is sealed, but the plan of its round {self.seal.round} is gone "
-                "from the store. Something deletes from it; redo the write under another idempotence key."
-            )
+            raise self._plan_gone(self.seal.round, self.seal.round)
         return plan
 
     @cached_property

@@ -27,7 +27,7 @@ from airflow_ckpt_provider.write.generations import Generations
 from airflow_ckpt_provider.write.looks import look_at
 from airflow_ckpt_provider.write.pieces import require_own_pieces
 from airflow_ckpt_provider.write.request import SourcePlan
-from airflow_ckpt_provider.write.staged_files import Look
+from airflow_ckpt_provider.write.staged_files import Look, missing_error
 from airflow_ckpt_provider.write.work import SplitWork
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class WriteAttempt:
         if sealed is not None and not sealed.provisional and self._is_whole(sealed):
             return None
         if write.plans:
-            self._require_once()
+            self._require_plans(sealed)
             self._look_at_pieces()
         else:
             self._pin_first()
@@ -249,8 +249,10 @@ class WriteAttempt:
         if not planned_now or not isinstance(self._request.source, LookingSource):
             self._request.source.verify(splits, self._request.options)
 
-    def _require_once(self) -> None:
-        """Refuse pinned plans in which the source does not find everything that it has, or finds something twice (I15)."""
+    def _require_plans(self, sealed: Seal | None) -> None:
+        """Refuse pinned plans that are not all there, or in which the source does not find all that it has, each once (I15)."""
+        if sealed is not None:
+            self._write.require_plans(sealed.round)
         source = self._request.source
         if isinstance(source, AccountingSource):
             source.require_once(self._write.source_plan, self._request.options)
@@ -386,7 +388,14 @@ class WriteAttempt:
         with reading_records(write.header):
             storage.require_own_files([write])
         write.require_agreeing()
-        storage.require_listed([write])
+        try:
+            storage.require_listed([write])
+        except FileNotFoundError as error:
+            files = storage.needed_to_commit(write)
+            gone = storage.lost(files)
+            if not gone:
+                raise
+            raise missing_error([(write.header, file) for file in gone], len(files), self._table) from error
 
     def _sealed(self) -> Seal:
         checkpoint, write = self.checkpoint, self._write

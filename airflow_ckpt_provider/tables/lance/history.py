@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Group
 
 
+#: So many versions are read one by one to see what made them.
+_FEW = 100
+
+
 class Search(NamedTuple):
     """What is looked for.
 
@@ -105,6 +109,12 @@ def operations_since(dataset: LanceDataset, version: int) -> list[str] | None:
         # One of these was made below the latest, and what made the one that had its number is gone.
         return None
     return None if None in made else [type(transaction.operation).__name__ for transaction in made]
+
+
+def may_bring_back(dataset: LanceDataset, version: int) -> bool:
+    """Whether the dataset may show a commit that it did not show at a version: its owner may have restored an earlier one since."""
+    operations = operations_since(dataset, version) if dataset.version - version <= _FEW else None
+    return operations is None or "Restore" in operations
 
 
 def rows_stayed(dataset: LanceDataset, version: int) -> bool:

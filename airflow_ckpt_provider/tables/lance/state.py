@@ -11,7 +11,7 @@ from airflow_ckpt_provider.tables.lance.binding import MADE_BY, version_of
 from airflow_ckpt_provider.tables.lance.commit import VersionChange
 from airflow_ckpt_provider.tables.lance.facts import writer_facts
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
-from airflow_ckpt_provider.tables.lance.history import Search, find
+from airflow_ckpt_provider.tables.lance.history import Search, find, may_bring_back
 from airflow_ckpt_provider.tables.lance.keys import require_unknown, require_unseen
 from airflow_ckpt_provider.tables.lance.line import all_are_there
 from airflow_ckpt_provider.tables.lance.looks import goes_stale
@@ -104,9 +104,12 @@ class LanceState:
         if dataset is None:
             return
         since = min(version_of(header.table) for header in headers) if since_bound else 0
+        if since and may_bring_back(dataset, since):
+            # What was seen when the generations were opened may not be what is there now.
+            since = 0
         keys = {key_trace(header.key): header.key for header in headers}
         require_unknown(self.named.files, dataset, keys, known, since)
-        if not since_bound or not all_are_there(dataset, since):
+        if not since or not all_are_there(dataset, since):
             require_unremembered(self.named.files, dataset, keys, known)
         for header in headers if not since_bound else ():
             if trace_of(header) not in known:

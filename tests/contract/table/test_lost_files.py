@@ -12,7 +12,7 @@ from contract.table.both import UPSERT, Iceberg, Lance, StableLance, marked
 from support.columns import columns_request, computed
 from support.lance_world import LanceWorld
 
-from airflow_ckpt_provider.exceptions import StagedFileMissingError
+from airflow_ckpt_provider.exceptions import CheckpointMissingError, StagedFileMissingError
 from airflow_ckpt_provider.write import groups
 
 #: Ids of the input: half of them are there before.
@@ -233,3 +233,16 @@ def test_a_group_whose_member_lost_a_file_lands_whole_once_that_is_staged_anew(t
     world.commit(first, again)
     assert world.commits() == commits + 1
     assert {n: count for n, count in counted(world).items() if n in INPUT} == {n: 2 + (n in BEFORE) for n in INPUT}
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "lance"])
+def test_a_plan_that_the_store_has_lost_is_named_and_nothing_is_changed(tmp_path, kind):
+    """The plans of an upsert's rounds are read one after the other: without the second, there seems to be one."""
+    world = world_of(kind, tmp_path)
+    request = world.request(**WRITES["upsert"][0])
+    checkpoint = world.stage(request).checkpoint
+    before = counted(world)
+    (Path(checkpoint.store.location.path) / checkpoint.paths.plan(2)).unlink()
+    with pytest.raises(CheckpointMissingError, match="the plan of its round 2 is gone"):
+        world.stage(request)
+    assert counted(world) == before

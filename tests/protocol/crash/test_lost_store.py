@@ -418,3 +418,20 @@ def test_a_group_of_150_members_is_remembered_by_each_of_them_beyond_its_snapsho
     with pytest.raises(BindingMismatchError, match=NOT_OURS.format("key-121")):
         iceberg.stage(iceberg.request("key-121", source=source))
     assert iceberg.ids() == ids
+
+
+def test_a_commit_that_its_owner_takes_back_and_brings_back_does_not_land_again_from_another_store(tmp_path):
+    """When the key is staged again the table does not show its rows; between that and the commit, it does again."""
+    world = Lance(tmp_path)
+    world.make()
+    world.put_files(6, 10)
+    world.commit(*stage(world, "a"))
+    world.dataset.checkout_version(1).restore()
+    other_store(world)
+    again = stage(world, "a")
+    world.dataset.checkout_version(2).restore()
+    rows = world.table_rows()
+    assert len(rows) == 20
+    with pytest.raises(BindingMismatchError, match=r"was committed to .* before, as version 2"):
+        world.commit(*again)
+    assert world.table_rows() == rows
