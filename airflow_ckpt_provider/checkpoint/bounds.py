@@ -48,6 +48,8 @@ Generation = Annotated[int, msgspec.Meta(ge=1, le=MAX_GENERATIONS)]
 Round = Annotated[int, msgspec.Meta(ge=1, le=MAX_ROUNDS)]
 #: A name that becomes part of an object's or file's name.
 Name = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z_.-]{1,200}$")]
+#: What stands for the code of a transform; see ``documents.code_of``.
+CodeDigest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}$")]
 #: A moment that can be compared with any other.
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 

@@ -19,6 +19,7 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.bounds import (  # msgspec reads the annotations of its structs at run time
     MAX_MEMBERS,
+    CodeDigest,  # noqa: TC001
     Count,  # noqa: TC001
     Generation,  # noqa: TC001
     Moment,  # noqa: TC001
@@ -322,7 +323,7 @@ class Staged(Document, frozen=True, kw_only=True, tag="staged"):
     counts: dict[str, Count] = {}  # noqa: RUF012 - msgspec copies it
     intermediate: JsonObject | None = None
     missing: tuple[str, ...] = ()
-    computed_by: tuple[str, ...] = ()
+    computed_by: tuple[CodeDigest, ...] = ()
 
     def intermediate_as(self, *kinds: type[AnyPinned]) -> AnyPinned | None:
         """The member ``intermediate``, as the struct that the split's writer has recorded; None if it has recorded none.
@@ -373,7 +374,7 @@ class Seal(Document, frozen=True, kw_only=True, tag="seal"):
     round: Round = 1
     counts: dict[str, Count] = {}  # noqa: RUF012 - msgspec copies it
     provisional: bool = False
-    computed_by: dict[str, Count] = {}  # noqa: RUF012 - msgspec copies it
+    computed_by: dict[CodeDigest, Count] = {}  # noqa: RUF012 - msgspec copies it
 
     @property
     def is_empty(self) -> bool:

@@ -29,6 +29,23 @@ def pieces_of(store: CheckpointStore, paths: CheckpointPaths, split_ids: Collect
     return {split_id: _read(store, paths, split_id, sorted(own)) for split_id, own in numbers.items()}
 
 
+def rows_saved(
+    store: CheckpointStore, paths: CheckpointPaths, split_ids: Collection[str], known: dict[str, tuple[int, int]]
+) -> int:
+    """Rows of the input of these splits that are done, by their pieces.
+
+    :param known: of each split, the number of the last piece that was seen and its end; brought up to date here.
+    """
+    last: dict[str, int] = {}
+    for found in map(piece_of, store.names(paths.pieces_folder)):
+        if found is not None and found[0] in split_ids:
+            last[found[0]] = max(found[1], last.get(found[0], 0))
+    new = [(split_id, number) for split_id, number in last.items() if known.get(split_id, (-1, 0))[0] < number]
+    for piece in store.read_many([paths.piece(*own) for own in new], Piece):
+        known[piece.split] = (piece.number, piece.end)
+    return sum(known[split_id][1] for split_id in last)
+
+
 def require_next(paths: CheckpointPaths, piece: Piece, split_id: str, before: Sequence[Piece]) -> None:
     """Refuse a record that is not of the next piece of a split.
 

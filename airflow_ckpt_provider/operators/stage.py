@@ -255,6 +255,9 @@ class CheckpointedWriteOperator(BaseOperator):
         total, missing = len(begun.plan.splits), len(begun.missing)
         which = f"Round {begun.number}: " if begun.number > 1 else ""
         self.log.info("%s%d splits planned: %d are staged already, %d to write.", which, total, total - missing, missing)
+        splits, rows = attempt.saved
+        if splits:
+            self.log.info("Of %d of those to write, %s rows of the input are done. They go on behind them.", splits, f"{rows:,}")
 
     def _warn_of_missing(self, attempt: WriteAttempt) -> None:
         """Name the columns that are null because the rows lack them, each once."""

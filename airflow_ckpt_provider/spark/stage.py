@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import Split
+from airflow_ckpt_provider.checkpoint.documents import READ, Split
+from airflow_ckpt_provider.checkpoint.pieces import rows_saved
 from airflow_ckpt_provider.exceptions import InvalidInputError, StageFailedError, TerminalError, terminal_error
 from airflow_ckpt_provider.spark.code_shipping import dumps, is_connect
 from airflow_ckpt_provider.spark.error_summary import error_summary
@@ -64,6 +65,7 @@ class StageRun:
         self._recovered = recovered
         self._tag = f"ckpt-{uuid.uuid4().hex}"
         self._seen: dict[str, int] = {}
+        self._saved: dict[str, tuple[int, int]] = {}
         self._started = 0.0
         self._job: threading.Thread | None = None
         self._cancelled = threading.Event()
@@ -148,7 +150,14 @@ class StageRun:
             input_bytes=done,
             input_bytes_left=sum(split.bytes for split in self._splits.values()) - done,
             seconds=time.monotonic() - self._started,
+            saved=self._rows_saved(),
         )
+
+    def _rows_saved(self) -> int:
+        unfinished = {split_id for split_id, split in self._splits.items() if split.task == READ} - self._seen.keys()
+        if not unfinished:
+            return 0
+        return rows_saved(self._checkpoint.store, self._checkpoint.paths, unfinished, self._saved)
 
     def _task(self) -> object:
         """What is sent to every task."""

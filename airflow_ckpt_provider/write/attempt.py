@@ -155,6 +155,12 @@ class WriteAttempt:
         return self._has_own_round
 
     @property
+    def saved(self) -> tuple[int, int]:
+        """Splits that are not staged and of which earlier attempts have done something: how many, and rows of the input done."""
+        pieces = [own for own in (self._pieces or {}).values() if own]
+        return len(pieces), sum(own[-1].end for own in pieces)
+
+    @property
     def has_other_code(self) -> bool:
         """Whether the write began with other code than this attempt has."""
         return self._code != self.checkpoint.header.code

@@ -21,6 +21,7 @@ class Progress:
     :param rows: rows staged by this attempt.
     :param input_bytes: input bytes of the splits that this attempt staged.
     :param seconds: time since the first task was submitted.
+    :param saved: rows of the input of splits that are not staged yet, and that no attempt has to do again.
     """
 
     done: int
@@ -30,6 +31,7 @@ class Progress:
     input_bytes: int
     input_bytes_left: int
     seconds: float
+    saved: int = 0
 
     @property
     def mb_per_s(self) -> float:
@@ -47,10 +49,11 @@ class Progress:
         return self.seconds * self.input_bytes_left / self.input_bytes if self.input_bytes else None
 
     def __str__(self) -> str:
+        saved = f", {self.saved:,} input rows of splits under way are saved" if self.saved else ""
         eta = "?" if self.eta_s is None else f"{self.eta_s:.0f} s"
         return (
             f"{self.done}/{self.total} splits staged ({self.recovered} recovered), {self.rows:,} rows written "
-            f"({self.rows_per_s:,.0f} rows/s, {self.mb_per_s:.1f} MB/s), ETA {eta}"
+            f"({self.rows_per_s:,.0f} rows/s, {self.mb_per_s:.1f} MB/s){saved}, ETA {eta}"
         )
 
 

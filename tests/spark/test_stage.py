@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 import threading
+import time
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,12 +22,15 @@ from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import InvalidInputError, NullInRequiredColumnError, StageFailedError
 from airflow_ckpt_provider.spark import stage as stage_module
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
+from airflow_ckpt_provider.write.pieces import SaveEvery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
+
+    from airflow_ckpt_provider.write.rounds import Progress
 
 pytestmark = pytest.mark.spark
 
@@ -120,6 +124,38 @@ def test_progress_of_a_retry_counts_what_was_recovered(spark, world):
     last = prepare(spark, world).stage()[-1]
     assert (last.done, last.total, last.recovered, last.rows) == (4, 4, 3, 100)
     assert str(last).startswith("4/4 splits staged (3 recovered), 100 rows written (")
+
+
+def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A transform that takes its time."""
+    time.sleep(0.01 * batch.num_rows)
+    return batch
+
+
+def slow_until(batch: pa.RecordBatch, at: int) -> pa.RecordBatch:
+    """The same, which does not get over a row."""
+    if at in batch["id"].to_pylist():
+        raise ValueError("no luck today")
+    return slow(batch)
+
+
+def test_progress_tells_what_is_saved_of_splits_under_way_and_a_retry_goes_on_behind_it(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(stage_module, "REPORT_EVERY_S", 0.05)
+    world = World(tmp_path)
+    world.create_table()
+    world.put_files(files=1, rows_each=200)
+    every = SaveEvery(rows=20, seconds=None)
+    reports: list[Progress] = []
+    stage = prepare(spark, world, world.request(transform=partial(slow_until, at=150), transform_version="1", save_every=every))
+    with pytest.raises(StageFailedError, match="no luck today"):
+        stage.run.run(reports.append)
+    assert max(report.saved for report in reports) > 20
+    assert "input rows of splits under way are saved" in str(max(reports, key=lambda report: report.saved))
+    again = prepare(spark, world, world.request(transform=slow, transform_version="1", save_every=every))
+    assert again.attempt.saved == (1, 140)
+    again.stage()
+    world.commit(again.attempt)
+    assert world.ids() == list(range(200))
 
 
 def with_null(batch: pa.RecordBatch, at: int) -> pa.RecordBatch:
