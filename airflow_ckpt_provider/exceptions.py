@@ -39,6 +39,10 @@ class RetryableError(CheckpointError):
     """A retry may help: what is staged stays staged, and the next attempt starts from there."""
 
 
+class TransformError(RetryableError):
+    """The user's function failed at a row of the input. What was saved before stays, and the next attempt goes on behind it."""
+
+
 class StaleStateError(RetryableError):
     """Another writer has cleaned up the state of a table that a task had loaded. The task looks at the table as it is now."""
 

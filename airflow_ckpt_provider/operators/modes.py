@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.sources import Source
-from airflow_ckpt_provider.sources.transform import parse_name
 from airflow_ckpt_provider.tables.parameters import given, names_in, text
+from airflow_ckpt_provider.transforms.names import parse_name
 from airflow_ckpt_provider.write.pieces import SaveEvery
 
 if TYPE_CHECKING:

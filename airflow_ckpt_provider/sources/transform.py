@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+import hashlib
+from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.transforms.batches import as_batches
 from airflow_ckpt_provider.transforms.fingerprint import fingerprint_of
+from airflow_ckpt_provider.transforms.names import load, name_of
+from airflow_ckpt_provider.transforms.rows import Map
+from airflow_ckpt_provider.transforms.steps import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
 
-    Batches: TypeAlias = pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch | pa.Table] | None
-
-
-class Step(NamedTuple):
-    """What came out of an input by and by.
-
-    :param batch: rows; None for none.
-    :param done: rows of the input of which all has come out with it, beside those that were done before.
-    """
-
-    batch: pa.RecordBatch | None
-    done: int = 0
+    from airflow_ckpt_provider.transforms.batches import Batches
 
 
 class Transform:
@@ -39,16 +31,16 @@ class Transform:
     """
 
     def __init__(self, function: Callable[[pa.RecordBatch], Batches] | str, beside: str | None = None) -> None:
-        self.function: Callable[[pa.RecordBatch], Batches] = _load(function) if isinstance(function, str) else function
+        self.function: Callable[[pa.RecordBatch], Batches] = load(function) if isinstance(function, str) else function
         if not callable(self.function):
             raise InvalidInputError(f"transform={function!r} is neither a function nor a name like 'package.module:function'.")
-        self.name = function if isinstance(function, str) else _name(self.function)
+        self.name = self.function.name if isinstance(self.function, Map) else name_of(function)
         self._beside = beside
 
     @property
     def kind(self) -> str:
         """What kind of transform it is, with the types of what it returns as far as it says."""
-        return "a function from batches to batches"
+        return self.function.kind if isinstance(self.function, Map) else "a function from batches to batches"
 
     @property
     def fingerprint(self) -> str:
@@ -56,7 +48,10 @@ class Transform:
 
         :raises InvalidInputError: if it uses something that has no stable form.
         """
-        return fingerprint_of(self.function, self.name, "transform_version")
+        if not isinstance(self.function, Map):
+            return fingerprint_of(self.function, self.name, "transform_version")
+        parts = [fingerprint_of(part, name_of(part), "transform_version") for part in self.function.parts]
+        return hashlib.sha256("\0".join([self.kind, *parts]).encode()).hexdigest()
 
     def apply(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run every batch through the function; empty batches go through too and may be dropped by it."""
@@ -66,8 +61,14 @@ class Transform:
             else:
                 yield self._row_by_row(batch, self._beside)
 
-    def steps(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Step]:
-        """The same, with how many rows of the input are done by it."""
+    def steps(self, batches: Iterable[pa.RecordBatch], begin: int = 0) -> Iterator[Step]:
+        """The same, with how many rows of the input are done by it.
+
+        :param begin: number of the first row of the input, for messages.
+        """
+        if isinstance(self.function, Map) and self._beside is None:
+            yield from self.function.steps(batches, begin)
+            return
         for batch in batches:
             for made in self.apply([batch]):
                 yield Step(made)
@@ -91,56 +92,3 @@ class Transform:
         arrays = [column.combine_chunks() for column in columns.columns]
         fields = [*columns.schema, batch.schema.field(beside)]
         return pa.RecordBatch.from_arrays([*arrays, batch.column(beside)], schema=pa.schema(fields))
-
-
-def as_batches(result: Batches, name: str) -> Iterator[pa.RecordBatch]:
-    """What a transform returned, as batches.
-
-    :raises InvalidInputError: if it is none of what a transform may return.
-    """
-    import pyarrow as pa
-
-    if result is None:
-        return
-    if isinstance(result, pa.RecordBatch):
-        yield result
-    elif isinstance(result, pa.Table):
-        yield from result.to_batches()
-    elif hasattr(result, "__iter__") and not isinstance(result, str | bytes | dict):
-        for item in result:
-            yield from as_batches(item, name)
-    else:
-        raise InvalidInputError(
-            f"The transform {name} returned a {type(result).__name__}; it must return a pyarrow RecordBatch or Table, an "
-            "iterable of those, or None."
-        )
-
-
-def parse_name(name: str) -> tuple[str, str]:
-    """Module and attribute of ``"package.module:function"``.
-
-    :raises InvalidInputError: if it is not of that form.
-    """
-    module, colon, attribute = name.partition(":")
-    if not (colon and module and attribute):
-        raise InvalidInputError(f"transform={name!r} is not of the form 'package.module:function'.")
-    return module, attribute
-
-
-def _load(name: str) -> Callable[[pa.RecordBatch], Batches]:
-    module, attribute = parse_name(name)
-    try:
-        function: Any = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
-    except (ImportError, AttributeError) as error:
-        raise InvalidInputError(
-            f"transform={name!r} cannot be imported: {error}. Put the module beside the DAG or install it on the worker."
-        ) from error
-    if not callable(function):
-        raise InvalidInputError(f"transform={name!r} is not a function.")
-    return function  # type: ignore[no-any-return]
-
-
-def _name(function: Any) -> str:  # noqa: ANN401 - any callable
-    if isinstance(function, functools.partial):
-        return f"partial({_name(function.func)})"
-    return getattr(function, "__qualname__", type(function).__qualname__)

@@ -1,1 +1,7 @@
-"""What stands between a source and a table: so far, the fingerprint of a user's function."""
+"""What stands between a source and a table: functions of rows, and the fingerprint of a user's function."""
+
+from __future__ import annotations
+
+from airflow_ckpt_provider.transforms.rows import FlatMap, Map
+
+__all__ = ["FlatMap", "Map"]

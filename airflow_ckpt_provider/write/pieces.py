@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.checkpoint.documents import Piece, Split
-    from airflow_ckpt_provider.sources.transform import Step
     from airflow_ckpt_provider.tables.writer import Writer, Written
+    from airflow_ckpt_provider.transforms.steps import Step
 
 
 #: Rows that a function is given at first and at most, and seconds that a batch is to take it.

@@ -16,9 +16,9 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import READ, Piece
 from airflow_ckpt_provider.checkpoint.pieces import require_next
 from airflow_ckpt_provider.exceptions import CheckpointMissingError, RowCountError, panics_as_errors
-from airflow_ckpt_provider.sources.transform import Step
 from airflow_ckpt_provider.tables.staged_files import reading_staged
 from airflow_ckpt_provider.tables.writer import Written
+from airflow_ckpt_provider.transforms.steps import Step
 from airflow_ckpt_provider.write.pieces import Input, SaveEvery, behind, paced, require_own_pieces, staged_record
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class SplitInPieces:
         batches = behind(work.reader.read(self._split, expected), begin, self._split)
         if work.transform is None:
             return (Step(batch, batch.num_rows) for batch in batches)
-        return work.transform.steps(paced(batches, work.save))
+        return work.transform.steps(paced(batches, work.save), begin)
 
     def _published(self, piece: Piece, written: Written) -> bool:
         """Publish a piece; another task's piece of its number takes its place if that was first.

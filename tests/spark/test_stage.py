@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import re
 import threading
 import time
@@ -11,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from support.panics import SAID, panic
@@ -22,12 +24,12 @@ from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import InvalidInputError, NullInRequiredColumnError, StageFailedError
 from airflow_ckpt_provider.spark import stage as stage_module
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
+from airflow_ckpt_provider.transforms import Map
 from airflow_ckpt_provider.write.pieces import SaveEvery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from airflow_ckpt_provider.write.rounds import Progress
@@ -156,6 +158,40 @@ def test_progress_tells_what_is_saved_of_splits_under_way_and_a_retry_goes_on_be
     again.stage()
     world.commit(again.attempt)
     assert world.ids() == list(range(200))
+
+
+def test_what_a_function_of_rows_sets_up_is_set_up_once_in_each_worker_process(spark, world, tmp_path):
+    log = tmp_path / "set up"
+
+    def load():
+        with log.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        return 10
+
+    def changed(id, kind, at, state):  # noqa: A002 - a column
+        return {"id": id, "value": id / state, "kind": kind, "at": at}
+
+    transform = Map(changed, output={"id": int, "value": float, "kind": str, "at": pa.timestamp("us")}, setup=load)
+    stage = prepare(spark, world, world.request(transform=transform))
+    stage.stage()
+    processes = log.read_text().split()
+    assert len(stage.missing) == 4
+    assert len(processes) == len(set(processes)) <= 2
+    world.commit(stage.attempt)
+    assert world.table().scan().to_arrow()["value"].to_pylist() == [
+        n / 10 for n in world.table().scan().to_arrow()["id"].to_pylist()
+    ]
+
+
+def test_an_error_of_a_function_of_rows_names_the_row_and_the_users_own_line(spark, world):
+    def fails(id):  # noqa: A002 - a column
+        return 1 // (id - 7)
+
+    stage = prepare(spark, world, world.request(transform=Map(fails, output={"id": int})))
+    with pytest.raises(
+        StageFailedError, match=r"at row 7 of the split's input \(id=7\): ZeroDivisionError.*test_stage\.py, line \d+, in fails"
+    ):
+        stage.stage()
 
 
 def with_null(batch: pa.RecordBatch, at: int) -> pa.RecordBatch:

@@ -14,8 +14,9 @@ from support.forging import forge
 from support.world import rows
 
 from airflow_ckpt_provider.checkpoint.documents import Piece
-from airflow_ckpt_provider.exceptions import CorruptObjectError
+from airflow_ckpt_provider.exceptions import CorruptObjectError, TransformError
 from airflow_ckpt_provider.sources import Files
+from airflow_ckpt_provider.transforms import FlatMap, Map
 from airflow_ckpt_provider.write.pieces import SaveEvery
 
 #: Rows of the only split, and of the input between two pieces.
@@ -214,6 +215,30 @@ def test_two_tasks_on_one_split_go_on_from_whichever_piece_was_first(world):
     world.commit(world.stage(asked(world, last := Function())))
     assert last.seen == [*range(90, ROWS)]
     assert [row["id"] for row in world.read() if row["id"] < ROWS] == [*range(ROWS)]
+
+
+@pytest.mark.parametrize("kind", [Map, FlatMap])
+def test_a_function_of_rows_goes_on_at_the_row_where_it_failed(world, kind):
+    """A piece may end after any row, and all rows that one row has become are there or none."""
+    calls = []
+
+    def changed(broken):
+        def function(id, value, at):  # noqa: A002 - a column
+            calls.append(id)
+            if broken and id == 117:
+                raise ValueError("no luck today")
+            made = [{"id": id, "value": value, "kind": f"made {part}", "at": at} for part in range(1 + (kind is FlatMap))]
+            return made if kind is FlatMap else made[0]
+
+        return kind(function, output={"id": pa.int64(), "value": float, "kind": str, "at": pa.timestamp("us")})
+
+    with pytest.raises(TransformError, match=r"at row 117 of the split's input \(id=117\): ValueError: no luck today"):
+        world.stage(asked(world, changed(broken=True), save=25))
+    calls.clear()
+    world.commit(world.stage(asked(world, changed(broken=False), save=25)))
+    assert calls == [*range(100, ROWS)]
+    made = [row["id"] for row in world.read() if row["id"] < ROWS]
+    assert made == sorted([*range(ROWS)] * (1 + (kind is FlatMap)))
 
 
 def test_a_piece_that_names_a_file_of_another_writer_is_refused(world):

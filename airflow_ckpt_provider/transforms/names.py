@@ -1,0 +1,48 @@
+"""Functions that are given by name, as ``"package.module:function"``, and what functions are called in messages."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+from airflow_ckpt_provider.exceptions import InvalidInputError
+
+
+def parse_name(name: str, what: str = "transform") -> tuple[str, str]:
+    """Module and attribute of ``"package.module:function"``.
+
+    :param what: the parameter, for messages.
+    :raises InvalidInputError: if it is not of that form.
+    """
+    module, colon, attribute = name.partition(":")
+    if not (colon and module and attribute):
+        raise InvalidInputError(f"{what}={name!r} is not of the form 'package.module:function'.")
+    return module, attribute
+
+
+def load(name: str, what: str = "transform") -> Any:  # noqa: ANN401 - any callable
+    """The function of a name.
+
+    :param what: the parameter, for messages.
+    :raises InvalidInputError: if it cannot be imported, or is none.
+    """
+    module, attribute = parse_name(name, what)
+    try:
+        found: Any = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise InvalidInputError(
+            f"{what}={name!r} cannot be imported: {error}. Put the module beside the DAG or install it on the worker."
+        ) from error
+    if not callable(found):
+        raise InvalidInputError(f"{what}={name!r} is not a function.")
+    return found
+
+
+def name_of(function: Any) -> str:  # noqa: ANN401 - any callable
+    """What to call a function."""
+    if isinstance(function, str):
+        return function
+    if isinstance(function, functools.partial):
+        return f"partial({name_of(function.func)})"
+    return str(getattr(function, "__qualname__", type(function).__qualname__))

@@ -1,0 +1,151 @@
+"""The rows of one batch on their way through a function: what it is called with, what comes out, and what is said if it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import airflow_ckpt_provider
+from airflow_ckpt_provider.exceptions import InvalidInputError, TransformError
+from airflow_ckpt_provider.transforms.outputs import as_row, first_wrong, schema_of
+from airflow_ckpt_provider.transforms.steps import Step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+
+    from airflow_ckpt_provider.transforms.function import Function, Spec
+
+#: Rows of the input, rows that came out, and seconds, after which what there is is given out.
+_ROWS, _MADE, _SECONDS = 1024, 8192, 0.5
+
+_OURS = str(Path(airflow_ckpt_provider.__file__).parent)
+
+
+class RowCalls:
+    """The rows of one batch, on their way through a function."""
+
+    def __init__(self, spec: Spec, function: Function, batch: pa.RecordBatch, begin: int) -> None:
+        self._spec = spec
+        self._function = function
+        self._batch = batch
+        self._begin = begin
+        self._schema = schema_of(spec.output, spec.name)
+        self._names = self._schema.names
+        keep = spec.keep
+        self._kept = list(batch.schema.names if keep is True else keep or ())
+        self._require_columns()
+        columns = batch.schema.names if function.takes_all else [name for name in function.columns if name in batch.schema.names]
+        self._columns = {name: batch.column(name).to_pylist() for name in columns}
+
+    def _require_columns(self) -> None:
+        there = self._batch.schema.names
+        wanted = [name for name in self._function.columns if name not in self._function.optional]
+        missing = [name for name in [*wanted, *self._kept] if name not in there]
+        twice = [name for name in self._kept if name in self._names]
+        if missing or twice:
+            what = f"needs the columns {', '.join(missing)}" if missing else f"keeps and makes the columns {', '.join(twice)}"
+            raise InvalidInputError(f"{self._spec.name} {what}; the rows have {', '.join(there)}.")
+
+    def steps(self) -> Iterator[Step]:
+        made: list[Sequence[Any]] = []
+        sources: list[int] = []
+        done, start = 0, time.monotonic()
+        for row, results in self._called():
+            for result in self._each(row, results):
+                made.append(result)
+                sources.append(row)
+                if len(made) >= _MADE:
+                    yield Step(self._out(made, sources))
+                    made, sources = [], []
+            done += 1
+            if done >= _ROWS or time.monotonic() - start >= _SECONDS:
+                yield Step(self._out(made, sources) if made else None, done)
+                made, sources, done, start = [], [], 0, time.monotonic()
+        if done or made or not self._batch.num_rows:
+            yield Step(self._out(made, sources), done)
+
+    def _called(self) -> Iterator[tuple[int, Any]]:
+        """Numbers of the rows, in their order, and what the function returned for them."""
+        rows = range(self._batch.num_rows)
+        if not self._function.is_async:
+            for row in rows:
+                with self._naming(row):
+                    result = self._function.call(**self._arguments(row))
+                yield row, result
+            return
+        size = self._spec.concurrency
+        for first in range(0, len(rows), size):
+            chunk = rows[first : first + size]
+            yield from zip(chunk, asyncio.run(self._awaited(chunk)), strict=True)
+
+    async def _awaited(self, rows: Sequence[int]) -> list[Any]:
+        return await asyncio.gather(*map(self._one, rows))
+
+    async def _one(self, row: int) -> Any:  # noqa: ANN401 - whatever the function returns
+        with self._naming(row):
+            result = self._function.call(**self._arguments(row))
+            return [item async for item in result] if inspect.isasyncgen(result) else await result
+
+    def _each(self, row: int, results: Any) -> Iterator[Sequence[Any]]:  # noqa: ANN401 - whatever the function returned
+        with self._naming(row):
+            for result in self._results(results):
+                yield as_row(result, self._names)
+
+    def _results(self, results: Any) -> Iterable[Any]:  # noqa: ANN401 - whatever the function returned
+        """The rows that a call has made."""
+        if not self._spec.many:
+            return (results,)
+        return () if results is None else results
+
+    def _arguments(self, row: int) -> dict[str, Any]:
+        return self._function.fixed | {name: values[row] for name, values in self._columns.items()}
+
+    def _out(self, made: Sequence[Sequence[Any]], sources: Sequence[int]) -> pa.RecordBatch:
+        """Rows that were made, as a batch."""
+        import pyarrow as pa
+
+        arrays = [self._array([values[number] for values in made], field, sources) for number, field in enumerate(self._schema)]
+        kept = [self._batch.column(name).take(pa.array(sources, pa.int64())) for name in self._kept]
+        fields = [*(self._batch.schema.field(name) for name in self._kept), *self._schema]
+        return pa.RecordBatch.from_arrays([*kept, *arrays], schema=pa.schema(fields))
+
+    def _array(self, values: list[Any], field: pa.Field, sources: Sequence[int]) -> pa.Array:
+        import pyarrow as pa
+
+        try:
+            return pa.array(values, field.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            wrong = first_wrong(values, field.type)
+            if wrong is None:
+                raise
+            raise self._error(sources[wrong], f"its value of {field.name!r} is no {field.type}: {error}") from error
+
+    @contextlib.contextmanager
+    def _naming(self, row: int) -> Iterator[None]:
+        """Say of errors of the function which row they come of."""
+        try:
+            yield
+        except Exception as error:
+            raise self._error(row, f"{type(error).__name__}: {error}{_place(error)}") from error
+
+    def _error(self, row: int, said: str) -> TransformError:
+        shown = [name for name in self._batch.schema.names if "id" in name.lower()] or self._batch.schema.names[:1]
+        values = ", ".join(f"{name}={str(self._batch.column(name)[row].as_py())[:80]}" for name in shown[:3])
+        return TransformError(f"{self._spec.name} failed at row {self._begin + row:,} of the split's input ({values}): {said}")
+
+
+def _place(error: BaseException) -> str:
+    """The line of the user's code that raised an error."""
+    traceback, place = error.__traceback__, ""
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if not file.startswith(_OURS) and "airflow_ckpt_provider-" not in file:
+            place = f" ({file}, line {traceback.tb_lineno}, in {traceback.tb_frame.f_code.co_name})"
+        traceback = traceback.tb_next
+    return place
