@@ -17,6 +17,7 @@ from airflow_ckpt_provider.sensors.checkpoint import CheckpointSensor
 from airflow_ckpt_provider.sources import Files, LanceDataset, SparkDataFrame
 from airflow_ckpt_provider.tables.format import format_of
 from airflow_ckpt_provider.tables.parameters import description_of, fields_of
+from airflow_ckpt_provider.transforms import FlatMap, Map
 
 
 def stage(**changes):
@@ -104,6 +105,13 @@ def test_a_backfill_takes_no_policy_for_columns_of_rows_that_it_does_not_write()
         CheckpointedLanceWriteOperator(
             task_id="stage", uri="/data/v.lance", mode="add_columns", read_columns="id", transform="a:b", missing_columns="null"
         )
+
+
+def test_a_backfill_takes_a_map_and_no_function_that_makes_any_number_of_rows():
+    facts = {"task_id": "stage", "uri": "/data/v.lance", "mode": "add_columns", "read_columns": "id"}
+    CheckpointedLanceWriteOperator(**facts, transform=Map(len, output={"n": int}))
+    with pytest.raises(InvalidInputError, match="takes no FlatMap"):
+        CheckpointedLanceWriteOperator(**facts, transform=FlatMap(len, output={"n": int}))
 
 
 def test_a_wrong_sensor_target_is_refused_at_parse_time():

@@ -178,9 +178,8 @@ def test_what_a_function_of_rows_sets_up_is_set_up_once_in_each_worker_process(s
     assert len(stage.missing) == 4
     assert len(processes) == len(set(processes)) <= 2
     world.commit(stage.attempt)
-    assert world.table().scan().to_arrow()["value"].to_pylist() == [
-        n / 10 for n in world.table().scan().to_arrow()["id"].to_pylist()
-    ]
+    written = world.table().scan().to_arrow()
+    assert written["value"].to_pylist() == [n / 10 for n in written["id"].to_pylist()]
 
 
 def test_an_error_of_a_function_of_rows_names_the_row_and_the_users_own_line(spark, world):
@@ -188,9 +187,8 @@ def test_an_error_of_a_function_of_rows_names_the_row_and_the_users_own_line(spa
         return 1 // (id - 7)
 
     stage = prepare(spark, world, world.request(transform=Map(fails, output={"id": int})))
-    with pytest.raises(
-        StageFailedError, match=r"at row 7 of the split's input \(id=7\): ZeroDivisionError.*test_stage\.py, line \d+, in fails"
-    ):
+    said = r"at row 7 of the split's input \(id=7\): ZeroDivisionError.*test_stage\.py, line \d+, in fails"
+    with pytest.raises(StageFailedError, match=said):
         stage.stage()
 
 

@@ -13,6 +13,7 @@ from support.world import rows
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, TableMovedError
 from airflow_ckpt_provider.tables.lance import writer as writing
+from airflow_ckpt_provider.transforms import Map
 from airflow_ckpt_provider.write import groups
 
 
@@ -411,3 +412,15 @@ def test_blobs_of_any_kind_are_given_to_the_transform_and_stay_what_they_are(tmp
     left = [n for n in range(30) if n != 3]
     assert dataset.to_table(columns=["id", "length"]).to_pylist() == [{"id": n, "length": 1000 * n} for n in left]
     assert [blob.readall() for blob in dataset.take_blobs("b", indices=range(29))] == [blobs[n] for n in left]
+
+
+def test_a_function_of_rows_computes_columns(tmp_path):
+    world = LanceWorld(tmp_path)
+    world.create_dataset(count=25)
+
+    def values(id):  # noqa: A002 - a column
+        return {"tens": 10 * id, "vector": [id, -id]}
+
+    add_columns(world, function=Map(values, output={"tens": pa.int64(), "vector": pa.list_(pa.int64())}))
+    assert computed(world) == world.ids()
+    assert len(world.ids()) == 25
