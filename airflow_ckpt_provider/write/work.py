@@ -76,8 +76,8 @@ class SplitWork:
         in_pieces = SplitInPieces(self, split, author)
         whole = in_pieces.whole()
         won = whole is not None and self._publish(split.id, whole.author, whole.written, whole.missing)
-        if won:
-            in_pieces.remove()
+        # The split is staged now, whoever has done that: if another task, it may not know of the pieces of this one.
+        in_pieces.remove()
         return won
 
     def stage(self, split_id: str, batches: Iterable[pa.RecordBatch], task_attempt: str) -> bool:
@@ -161,7 +161,7 @@ class SplitInPieces:
         """Remove the files of the pieces, which nothing needs any more. Those that stay are known by their names (I4)."""
         writer = self._work.writer
         for piece in self._pieces:
-            writer.remove(Written(piece.rows, piece.bytes, tuple(writer.holding(piece)), piece.manifest))
+            writer.remove(Written(piece.rows, piece.bytes, tuple(writer.named_in(piece)), None))
 
     def _steps(self, begin: int) -> Iterator[Step]:
         work = self._work
@@ -173,7 +173,7 @@ class SplitInPieces:
         return work.transform.steps(paced(batches, work.save))
 
     def _published(self, piece: Piece, written: Written) -> bool:
-        """Publish a piece; another task's piece of its number takes its place if that was first.
+        """Publish a piece. If another task's piece of its number was first, that takes its place, with all that follow it.
 
         :returns: False if another task has staged the whole split meanwhile.
         """
@@ -181,7 +181,7 @@ class SplitInPieces:
         name = work.paths.piece(piece.split, piece.number)
         if work.store.create(name, piece):
             self._pieces.append(piece)
-            return True
+            return not self._is_staged()
         work.writer.remove(written)
         if self._is_staged():
             return False
@@ -191,9 +191,12 @@ class SplitInPieces:
                 f"Object {name} existed in the checkpoint store {work.store.uri} a moment ago and is gone. Something deletes from "
                 "the store while it is in use; stop that before you retry."
             )
-        require_next(work.paths, other, piece.split, self._pieces)
-        require_own_pieces([other], work.writer, Checkpoint(work.store, work.header))
-        self._pieces.append(other)
+        # The other task may be far ahead, as before a task that Spark retries: what it has done is not done once more.
+        while other is not None:
+            require_next(work.paths, other, piece.split, self._pieces)
+            self._pieces.append(other)
+            other = work.store.read(work.paths.piece(piece.split, len(self._pieces)), Piece)
+        require_own_pieces(self._pieces, work.writer, Checkpoint(work.store, work.header))
         return True
 
     def _rewritten(self, author: str) -> Written:

@@ -209,10 +209,33 @@ def test_two_tasks_on_one_split_go_on_from_whichever_piece_was_first(world):
     assert die(world, at=65) == [*range(60)]
     with pytest.raises(Killed):
         work.run(split, "0")
-    # The slow task has computed its first piece for nothing, and then went on behind those that were there.
-    assert function.seen == [*range(30), *range(30, 60), *range(60, 90)]
+    # The slow task has computed its first piece for nothing, and then went on behind all those that were there.
+    assert function.seen == [*range(30), *range(60, 90)]
     world.commit(world.stage(asked(world, last := Function())))
     assert last.seen == [*range(90, ROWS)]
+    assert [row["id"] for row in world.read() if row["id"] < ROWS] == [*range(ROWS)]
+
+
+def test_a_task_whose_split_another_stages_at_once_stops_and_takes_its_pieces_with_it(world):
+    """The other one asked for larger pieces, so that it has left none, and knows of none."""
+    function, others = Function(), []
+
+    def overtaken(batch):
+        if function.seen[-1:] == [59]:
+            (work, split) = others.pop()
+            assert work.run(split, "0")
+        return function(batch)
+
+    slow = world.attempt(asked(world, overtaken))
+    (split,) = slow.next_round().missing
+    work = slow.begin("test", 1)
+    fast = world.attempt(asked(world, Function(), save=None))
+    (same,) = fast.next_round().missing
+    others.append((fast.begin("test", 1), same))
+    assert not work.run(split, "0")
+    assert function.seen == [*range(90)]
+    assert len(staged_files(world)) == 1
+    world.commit(world.stage(asked(world, Function())))
     assert [row["id"] for row in world.read() if row["id"] < ROWS] == [*range(ROWS)]
 
 
