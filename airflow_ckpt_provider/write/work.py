@@ -14,7 +14,7 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import READ, Piece
-from airflow_ckpt_provider.checkpoint.pieces import require_next
+from airflow_ckpt_provider.checkpoint.pieces import input_id, require_next
 from airflow_ckpt_provider.exceptions import CheckpointMissingError, RowCountError, panics_as_errors
 from airflow_ckpt_provider.sources.transform import Step
 from airflow_ckpt_provider.tables.staged_files import reading_staged
@@ -44,7 +44,7 @@ class SplitWork:
     :param header: of the generation.
     :param missing: which columns the rows may lack; None if what is written are no whole rows.
     :param save: when a piece of a split is due.
-    :param pieces: those that earlier attempts have left, by split.
+    :param pieces: those that earlier attempts have left, by ``input_id``.
     """
 
     store: CheckpointStore
@@ -125,7 +125,8 @@ class SplitInPieces:
         self._work = work
         self._split = split
         self._author = author
-        self._pieces: list[Piece] = list(work.pieces.get(split.id, ()))
+        self._input_id = input_id(split)
+        self._pieces: list[Piece] = list(work.pieces.get(self._input_id, ()))
 
     def whole(self) -> WholeSplit | None:
         """Write what is missing of the split, piece by piece, and then all of it.
@@ -178,7 +179,7 @@ class SplitInPieces:
         :returns: False if another task has staged the whole split meanwhile.
         """
         work = self._work
-        name = work.paths.piece(piece.split, piece.number)
+        name = work.paths.piece(self._input_id, piece.number)
         if work.store.create(name, piece):
             self._pieces.append(piece)
             return not self._is_staged()
@@ -193,9 +194,9 @@ class SplitInPieces:
             )
         # The other task may be far ahead, as before a task that Spark retries: what it has done is not done once more.
         while other is not None:
-            require_next(work.paths, other, piece.split, self._pieces)
+            require_next(work.paths, other, self._split, self._pieces)
             self._pieces.append(other)
-            other = work.store.read(work.paths.piece(piece.split, len(self._pieces)), Piece)
+            other = work.store.read(work.paths.piece(self._input_id, len(self._pieces)), Piece)
         require_own_pieces(self._pieces, work.writer, Checkpoint(work.store, work.header))
         return True
 
