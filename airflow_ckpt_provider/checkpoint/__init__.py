@@ -8,7 +8,7 @@ A **checkpoint** is the durable record of one write, under one **idempotence key
       attempts/<id>.json   one execution; its id is in the name of every file it may write
       codes/<code>.json     other code than the header's that goes on       put-if-absent, before it stages anything
       continue/<n>.json     a request to go on with whatever code is next   put-if-absent
-      pieces/<split>.<n>.json  what is done of a split that takes long put-if-absent; needed until the split is staged
+      pieces/<split>.<input>.<n>.json  what is done of a split that takes long put-if-absent; needed until it is staged
       ids/<split>-….parquet  ids of a split's rows, where a recovery is by rows; no name without its staged record
       staged/<split>.json  the published record of one written split   put-if-absent
       seal.json            totals and all staged manifests; seal-2 …   put-if-absent

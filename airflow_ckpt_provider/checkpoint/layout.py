@@ -17,7 +17,7 @@ _FILE = re.compile(
 #: Ids of splits, and of the writers of their records: they become parts of object names.
 _ID, _WRITER = re.compile(r"[0-9A-Za-z_]{1,200}"), re.compile(r"[0-9A-Za-z_.]{1,200}")
 
-_PIECE = re.compile(r"/pieces/([0-9A-Za-z_]{1,200})\.(0|[1-9][0-9]{0,6})\.json$")
+_PIECE = re.compile(r"/pieces/([0-9A-Za-z_]{1,200}\.[0-9a-f]{16})\.(0|[1-9][0-9]{0,6})\.json$")
 
 _GENERATION = re.compile(r"^[0-9a-f]+/g([1-9][0-9]*)/")
 
@@ -76,9 +76,12 @@ class CheckpointPaths:
     def pieces_folder(self) -> str:
         return f"{self.root}pieces/"
 
-    def piece(self, split_id: str, number: int) -> str:
-        """A piece of a split, counted from 0."""
-        return f"{self.pieces_folder}{split_id}.{number}.json"
+    def piece(self, input_id: str, number: int) -> str:
+        """A piece of a split, counted from 0.
+
+        :param input_id: see ``checkpoint.pieces.input_id``.
+        """
+        return f"{self.pieces_folder}{input_id}.{number}.json"
 
     @property
     def ids_folder(self) -> str:
@@ -212,7 +215,7 @@ def is_writer(text: str) -> bool:
 
 
 def piece_of(name: str) -> tuple[str, int] | None:
-    """Split and number in the name of a piece's record, or None if it is no name of ours."""
+    """Input and number in the name of a piece's record, or None if it is no name of ours."""
     match = _PIECE.search(name)
     return (match[1], int(match[2])) if match else None
 

@@ -154,7 +154,7 @@ class StageRun:
         )
 
     def _rows_saved(self) -> int:
-        unfinished = {split_id for split_id, split in self._splits.items() if split.task == READ} - self._seen.keys()
+        unfinished = [split for split in self._splits.values() if split.task == READ and split.id not in self._seen]
         if not unfinished:
             return 0
         return rows_saved(self._checkpoint.store, self._checkpoint.paths, unfinished, self._saved)

@@ -50,6 +50,10 @@ class Writer(Protocol):
         """The files in which ``write`` has put the rows of a record."""
         ...
 
+    def named_in(self, record: Staged) -> list[StagedFile]:
+        """All files that ``write`` has written for a record: those, and what lists them."""
+        ...
+
     def sizes(self, paths: Sequence[str]) -> Sequence[int | None]:
         """Sizes of files in bytes as they are now; None for those that are not there."""
         ...

@@ -86,7 +86,7 @@ class WriteAttempt:
         self.evolved = generations.evolved
         #: Why a generation was opened that nobody asked for: what there is to read now, where nothing has landed; else empty.
         self.looked_again = generations.news
-        #: What earlier attempts have done of splits that are not staged, by their ids; None before it was looked at.
+        #: What earlier attempts have done of splits that are not staged, by ``input_id``; None before it was looked at.
         self._pieces: dict[str, list[Piece]] | None = None
         #: Columns that are null in rows because those did not have them, as far as it is known.
         self.missing: set[str] = set()
@@ -192,15 +192,16 @@ class WriteAttempt:
         self._state = None
         if sealed is not None and not sealed.provisional and self._is_whole(sealed):
             return None
-        if write.plans:
+        begun = bool(write.plans)
+        if begun:
             self._require_plans(sealed)
-            self._look_at_pieces()
         else:
             self._pin_first()
         while True:
             staged = write.staged_ids()
             missing = [split for split in write.plan.splits if split.id not in staged]
-            if missing and self._replanned(staged):
+            # Pieces come second: what is read of a split is what the rows of its pieces are counted in.
+            if (missing and self._replanned(staged)) or (begun and self._look_at_pieces()):
                 continue
             reads = bool(missing) and all(split.task == READ for split in missing)
             # While the source is read, and right after this attempt has looked, the table has nothing new to say.
@@ -221,15 +222,18 @@ class WriteAttempt:
                 return None
             self._own_plan = write.pin(wanted)
 
-    def _look_at_pieces(self) -> None:
-        """Read, once, what earlier attempts have done of splits that are not staged. If files of it are gone, begin those anew."""
+    def _look_at_pieces(self) -> bool:
+        """Read, once, what earlier attempts have done of splits that are not staged. If files of it are gone, begin those anew.
+
+        :returns: whether that opened another round.
+        """
         if self._pieces is not None:
-            return
-        unfinished = {split.id for split in self._write.source_splits} - self._recovered
+            return False
+        unfinished = [split for split in self._write.source_splits if split.id not in self._recovered]
         self._pieces = pieces_of(self._store, self.checkpoint.paths, unfinished)
         records = [piece for pieces in self._pieces.values() for piece in pieces]
         if not records:
-            return
+            return False
         writer = self._look(lambda state: state.mode(self.checkpoint.header).writer(self._write))
         require_own_pieces(records, writer, self.checkpoint)
         named = {(record.split, file) for record in records for file in self._storage().named_in(record)}
@@ -238,8 +242,10 @@ class WriteAttempt:
         # Another attempt that has staged a split has removed its pieces.
         if lost:
             lost -= self._write.staged_ids()
-        if lost and not self._landed_meanwhile():
-            self._begin_anew(lost)
+        if not lost or self._landed_meanwhile():
+            return False
+        self._begin_anew(lost)
+        return True
 
     def _wanted(self) -> Plan:
         """What the write consists of, on the table as it is now."""

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Staged
-from airflow_ckpt_provider.exceptions import InputChangedError
-from airflow_ckpt_provider.tables.own import OwnFiles
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.exceptions import CorruptObjectError, InputChangedError
+from airflow_ckpt_provider.tables.own import OwnFiles, reading_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -50,14 +51,28 @@ class SaveEvery:
 
 
 def require_own_pieces(pieces: Iterable[Piece], writer: Writer, checkpoint: Checkpoint) -> None:
-    """Refuse pieces that name other files than their writers have written for just these splits: their rows would land (I15).
+    """Refuse pieces that name other files than their writers have written for just these splits: they would land, or be removed.
 
+    Two pieces that name one file are refused too: its rows would land twice (I2, I15).
+
+    :param pieces: of a split all that are known.
     :raises CorruptObjectError: naming a file.
     """
     # Asked of the store each time: an attempt that has left a piece may have begun a moment ago.
-    own = OwnFiles(writer.folders, checkpoint.own_names(), checkpoint.header)
+    header, seen = checkpoint.header, set[str]()
+    own = OwnFiles(writer.folders, checkpoint.own_names(), header)
     for piece in pieces:
-        own.require(piece, [file.path for file in writer.holding(piece)])
+        with reading_records(header):
+            paths = [file.path for file in writer.named_in(piece)]
+        own.require(piece, paths)
+        for path in paths:
+            if path in seen:
+                raise CorruptObjectError(
+                    f"The checkpoint store names the same file twice in the pieces of the split {piece.split} of the key "
+                    f"{header.key!r}, {path!r}: its rows would land twice in {header.table.identifier}. The store was altered; "
+                    f"nothing was changed. Redo the write: {how_to_restart(header)}."
+                )
+            seen.add(path)
 
 
 class Input:

@@ -14,7 +14,7 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import READ, Piece
-from airflow_ckpt_provider.checkpoint.pieces import require_next
+from airflow_ckpt_provider.checkpoint.pieces import input_id, require_next
 from airflow_ckpt_provider.exceptions import CheckpointMissingError, RowCountError, panics_as_errors
 from airflow_ckpt_provider.tables.staged_files import reading_staged
 from airflow_ckpt_provider.tables.writer import Written
@@ -45,7 +45,7 @@ class SplitWork:
     :param code: digest of the code that this attempt runs; see ``Header.code``.
     :param missing: which columns the rows may lack; None if what is written are no whole rows.
     :param save: when a piece of a split is due.
-    :param pieces: those that earlier attempts have left, by split.
+    :param pieces: those that earlier attempts have left, by ``input_id``.
     """
 
     store: CheckpointStore
@@ -80,8 +80,8 @@ class SplitWork:
         in_pieces = SplitInPieces(self, split, author)
         whole = in_pieces.whole()
         won = whole is not None and self._publish(split.id, whole)
-        if won:
-            in_pieces.remove()
+        # The split is staged now, whoever has done that: if another task, it may not know of the pieces of this one.
+        in_pieces.remove()
         return won
 
     def stage(self, split_id: str, batches: Iterable[pa.RecordBatch], task_attempt: str) -> bool:
@@ -138,7 +138,8 @@ class SplitInPieces:
         self._work = work
         self._split = split
         self._author = author
-        self._pieces: list[Piece] = list(work.pieces.get(split.id, ()))
+        self._input_id = input_id(split)
+        self._pieces: list[Piece] = list(work.pieces.get(self._input_id, ()))
 
     def whole(self) -> WholeSplit | None:
         """Write what is missing of the split, piece by piece, and then all of it.
@@ -180,7 +181,7 @@ class SplitInPieces:
         """Remove the files of the pieces, which nothing needs any more. Those that stay are known by their names (I4)."""
         writer = self._work.writer
         for piece in self._pieces:
-            writer.remove(Written(piece.rows, piece.bytes, tuple(writer.holding(piece)), piece.manifest))
+            writer.remove(Written(piece.rows, piece.bytes, tuple(writer.named_in(piece)), None))
 
     def _steps(self, begin: int) -> Iterator[Step]:
         work = self._work
@@ -192,15 +193,15 @@ class SplitInPieces:
         return work.transform.steps(paced(batches, work.save), begin)
 
     def _published(self, piece: Piece, written: Written) -> bool:
-        """Publish a piece; another task's piece of its number takes its place if that was first.
+        """Publish a piece. If another task's piece of its number was first, that takes its place, with all that follow it.
 
         :returns: False if another task has staged the whole split meanwhile.
         """
         work = self._work
-        name = work.paths.piece(piece.split, piece.number)
+        name = work.paths.piece(self._input_id, piece.number)
         if work.store.create(name, piece):
             self._pieces.append(piece)
-            return True
+            return not self._is_staged()
         work.writer.remove(written)
         if self._is_staged():
             return False
@@ -210,9 +211,12 @@ class SplitInPieces:
                 f"Object {name} existed in the checkpoint store {work.store.uri} a moment ago and is gone. Something deletes from "
                 "the store while it is in use; stop that before you retry."
             )
-        require_next(work.paths, other, piece.split, self._pieces)
-        require_own_pieces([other], work.writer, Checkpoint(work.store, work.header))
-        self._pieces.append(other)
+        # The other task may be far ahead, as before a task that Spark retries: what it has done is not done once more.
+        while other is not None:
+            require_next(work.paths, other, self._split, self._pieces)
+            self._pieces.append(other)
+            other = work.store.read(work.paths.piece(self._input_id, len(self._pieces)), Piece)
+        require_own_pieces(self._pieces, work.writer, Checkpoint(work.store, work.header))
         return True
 
     def _rewritten(self, author: str) -> Written:

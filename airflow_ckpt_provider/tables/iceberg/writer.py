@@ -12,7 +12,7 @@ from airflow_ckpt_provider.scan.places import folders_at
 from airflow_ckpt_provider.scan.sizes import file_sizes
 from airflow_ckpt_provider.tables.fit import Conform, gathered
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
-from airflow_ckpt_provider.tables.iceberg.manifest import write_manifest
+from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest, write_manifest
 from airflow_ckpt_provider.tables.iceberg.names import avro_codec
 from airflow_ckpt_provider.tables.iceberg.partitions import Partitioner
 from airflow_ckpt_provider.tables.iceberg.rolling import RollingFiles
@@ -83,6 +83,11 @@ class IcebergWriter:
     def holding(self, record: Staged) -> list[StagedFile]:
         """The data files; see ``Writer.holding``."""
         return list(record.files)
+
+    def named_in(self, record: Staged) -> list[StagedFile]:
+        """The data files, and the manifest that lists them; see ``Writer.named_in``."""
+        manifest = None if record.manifest is None else StagedManifest.from_json(record.manifest)
+        return [*record.files, *([] if manifest is None else [StagedFile(manifest.path, manifest.length)])]
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
         """See ``Writer.sizes``."""

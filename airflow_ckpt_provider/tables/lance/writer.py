@@ -90,6 +90,10 @@ class LanceWriter:
         """The data files; see ``Writer.holding``."""
         return list(record.files)
 
+    def named_in(self, record: Staged) -> list[StagedFile]:
+        """The data files; see ``Writer.named_in``."""
+        return self.holding(record)
+
     def sizes(self, paths: Sequence[str]) -> Sequence[int | None]:
         """See ``Writer.sizes``."""
         return self.facts.files.sizes(paths)

@@ -65,6 +65,10 @@ class RowsWriter:
         """Its file."""
         return list(record.files)
 
+    def named_in(self, record: Staged) -> list[StagedFile]:
+        """Its file; see ``Writer.named_in``."""
+        return self.holding(record)
+
     def sizes(self, paths: Sequence[str]) -> Sequence[int | None]:
         """See ``Writer.sizes``."""
         return self._folder.sizes(paths)

@@ -14,6 +14,7 @@ from support.forging import forge
 from support.world import rows
 
 from airflow_ckpt_provider.checkpoint.documents import Piece
+from airflow_ckpt_provider.checkpoint.pieces import input_id
 from airflow_ckpt_provider.exceptions import CorruptObjectError, TransformError
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.transforms import FlatMap, Map
@@ -123,7 +124,7 @@ def as_without_a_crash(world, kind, root, function, **changes):
 
 def test_a_retry_calls_the_function_with_the_rows_behind_the_last_piece_only(world):
     assert die(world, at=115) == [*range(90)]
-    assert pieces(world) == ["000000.0.json", "000000.1.json", "000000.2.json"]
+    assert [name.split(".")[2] for name in pieces(world)] == ["0", "1", "2"]
     function = Function()
     world.commit(world.stage(asked(world, function)))
     assert function.seen == [*range(90, ROWS)]
@@ -210,8 +211,8 @@ def test_two_tasks_on_one_split_go_on_from_whichever_piece_was_first(world):
     assert die(world, at=65) == [*range(60)]
     with pytest.raises(Killed):
         work.run(split, "0")
-    # The slow task has computed its first piece for nothing, and then went on behind those that were there.
-    assert function.seen == [*range(30), *range(30, 60), *range(60, 90)]
+    # The slow task has computed its first piece for nothing, and then went on behind all those that were there.
+    assert function.seen == [*range(30), *range(60, 90)]
     world.commit(world.stage(asked(world, last := Function())))
     assert last.seen == [*range(90, ROWS)]
     assert [row["id"] for row in world.read() if row["id"] < ROWS] == [*range(ROWS)]
@@ -241,10 +242,33 @@ def test_a_function_of_rows_goes_on_at_the_row_where_it_failed(world, kind):
     assert made == sorted([*range(ROWS)] * (1 + (kind is FlatMap)))
 
 
+def test_a_task_whose_split_another_stages_at_once_stops_and_takes_its_pieces_with_it(world):
+    """The other one asked for larger pieces, so that it has left none, and knows of none."""
+    function, others = Function(), []
+
+    def overtaken(batch):
+        if function.seen[-1:] == [59]:
+            (work, split) = others.pop()
+            assert work.run(split, "0")
+        return function(batch)
+
+    slow = world.attempt(asked(world, overtaken))
+    (split,) = slow.next_round().missing
+    work = slow.begin("test", 1)
+    fast = world.attempt(asked(world, Function(), save=None))
+    (same,) = fast.next_round().missing
+    others.append((fast.begin("test", 1), same))
+    assert not work.run(split, "0")
+    assert function.seen == [*range(90)]
+    assert len(staged_files(world)) == 1
+    world.commit(world.stage(asked(world, Function())))
+    assert [row["id"] for row in world.read() if row["id"] < ROWS] == [*range(ROWS)]
+
+
 def test_a_piece_that_names_a_file_of_another_writer_is_refused(world):
     die(world, at=65)
     checkpoint = world.attempt(asked(world, Function())).checkpoint
-    name = checkpoint.paths.piece("000000", 1)
+    name = checkpoint.paths.piece(input_id(checkpoint.plan().splits[0]), 1)
     piece = checkpoint.store.read(name, Piece)
     foreign = tuple(msgspec.structs.replace(file, path=file.path.replace("-s", "-sx")) for file in piece.files)
     forge(checkpoint.store, name, piece, files=foreign)
@@ -255,7 +279,7 @@ def test_a_piece_that_names_a_file_of_another_writer_is_refused(world):
 def test_pieces_that_leave_rows_out_are_refused(world):
     die(world, at=65)
     checkpoint = world.attempt(asked(world, Function())).checkpoint
-    name = checkpoint.paths.piece("000000", 1)
+    name = checkpoint.paths.piece(input_id(checkpoint.plan().splits[0]), 1)
     forge(checkpoint.store, name, checkpoint.store.read(name, Piece), begin=40)
     with pytest.raises(CorruptObjectError, match="the piece before it ends at 30"):
         world.stage(asked(world, Function()))

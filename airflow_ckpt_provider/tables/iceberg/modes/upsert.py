@@ -189,6 +189,10 @@ class UpsertWork:
         source = record.intermediate_as(SourceFile)
         return [] if source is None else [StagedFile(source.path, source.bytes)]
 
+    def named_in(self, record: Staged) -> list[StagedFile]:
+        """The staged source file; see ``Writer.named_in``."""
+        return self.holding(record)
+
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
         """See ``Writer.sizes``."""
         return self._upsert.sizes(paths)
