@@ -12,7 +12,7 @@ import pytest
 from protocol.crash.exactly_once import assert_exactly_once, assert_files_are_known, own_snapshots
 from protocol.crash.maintenance import expire_all_but_the_head, foreign_append
 from protocol.crash.points import said
-from protocol.crash.scenarios import MAPPED, UNPARTITIONED
+from protocol.crash.scenarios import MAPPED, PIECES, UNPARTITIONED
 from protocol.crash.worlds import Prepared
 
 pytestmark = pytest.mark.crash
@@ -41,7 +41,7 @@ def effects_of(runs, root, scenario):
     return runs.run(scenario.world(root), *scenario.writes).effects
 
 
-@pytest.mark.parametrize("scenario", [UNPARTITIONED, MAPPED], ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", [UNPARTITIONED, MAPPED, PIECES], ids=lambda scenario: scenario.name)
 def test_a_zombie_that_wakes_up_after_its_retry_has_committed_changes_nothing(runs, tmp_path, scenario):
     effects = effects_of(runs, tmp_path / "whole", scenario)
     worlds = Prepared(tmp_path / "world", scenario.world)
@@ -62,17 +62,18 @@ def test_a_zombie_that_wakes_up_after_its_retry_has_committed_changes_nothing(ru
     assert not problems, "\n".join(problems)
 
 
-def test_a_zombie_and_its_retry_that_take_turns_publish_each_split_once(runs, tmp_path):
-    total = len(effects_of(runs, tmp_path / "whole", UNPARTITIONED))
-    worlds = Prepared(tmp_path / "world", UNPARTITIONED.world)
-    for first, second in itertools.product(range(5, total, 8), range(2, total, 13)):
+@pytest.mark.parametrize(("scenario", "apart"), [(UNPARTITIONED, 8), (PIECES, 16)], ids=["whole", "in pieces"])
+def test_a_zombie_and_its_retry_that_take_turns_publish_each_split_once(runs, tmp_path, scenario, apart):
+    total = len(effects_of(runs, tmp_path / "whole", scenario))
+    worlds = Prepared(tmp_path / "world", scenario.world)
+    for first, second in itertools.product(range(5, total, apart), range(2, total, 2 * apart - 3)):
         world = worlds.again()
-        zombie = suspended(runs, world, UNPARTITIONED, first)
-        retry = suspended(runs, world, UNPARTITIONED, second)
+        zombie = suspended(runs, world, scenario, first)
+        retry = suspended(runs, world, scenario, second)
         resume(runs, zombie)
         resume(runs, retry)
         assert (zombie.error, retry.error) == (None, None), f"{first}, {second}: {zombie.found} {retry.found}"
-        assert_exactly_once(world, UNPARTITIONED.ids)
+        assert_exactly_once(world, scenario.ids)
 
 
 def test_a_zombie_of_a_discarded_generation_never_lands_beside_the_newer_one(runs, tmp_path):
