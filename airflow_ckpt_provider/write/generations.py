@@ -70,7 +70,11 @@ class Generations:
             return self._create_after(latest)
         wanted = self._wanted_header(latest)
         changes = latest.header.differences(wanted)
-        if committed is not None and (restart or not changes or request.on_change == "restart"):
+        # What is replaced is written anew as a whole, and so by one code.
+        replaceable = request.on_change == "restart" or (
+            request.on_change == "continue" and latest.header.differs_in_code_only(wanted)
+        )
+        if committed is not None and (restart or not changes or replaceable):
             self._require_replaceable(latest, wanted)
             groups.verify(latest, committed, self._table)
             landed = SealedWrite(latest)

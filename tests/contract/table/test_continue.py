@@ -132,3 +132,14 @@ def test_a_request_that_nothing_can_serve_is_refused(world, done):
         world.commit(attempt)
     with pytest.raises(InvalidInputError, match=r"nothing left to go on with|has no transform"):
         request_continuation(latest(world), "ann")
+
+
+def test_what_is_committed_is_replaced_as_a_whole_by_the_code_as_it_is_now(world):
+    world.commit(world.stage(asked(world, Function())))
+    request = corrected(world, function := Function(), on_change="continue", on_rerun="replace")
+    attempt = world.stage(request)
+    world.commit(attempt)
+    assert attempt.checkpoint.header.generation == 2
+    assert function.seen == [*range(ROWS)]
+    assert "computed_by" not in reference(attempt.checkpoint, attempt.checkpoint.sealed(), State.SEALED, recovered=0, written=1)
+    assert len(world.read()) == ROWS + len(BEFORE)
