@@ -41,8 +41,7 @@ class Map:
     :param output: the columns that it makes: Arrow or Python types by name, or a dataclass or pydantic model
     :param keep: columns of the input that stay beside them: all with ``True``, or a list of names
     :param batched: the function takes a ``pyarrow.RecordBatch`` with all columns, of so many rows that it takes about a second, and
-        returns a batch or table with those of
-        ``output``; with ``Map``, a row for each row of the input, in their order
+        returns a batch or table with those of ``output``; with ``Map``, a row for each row of the input, in their order
     :param setup: called once in each worker process; the function takes what it returns as its parameter ``state``
     :param concurrency: calls of an ``async`` function that wait at the same time
     :raises InvalidInputError: if these do not fit together
