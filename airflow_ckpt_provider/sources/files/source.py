@@ -17,7 +17,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Pinned, Plan, Split, part_of
 from airflow_ckpt_provider.checkpoint.location import normal_uri
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError
-from airflow_ckpt_provider.sources.files.formats import FORMATS, OpenFile, unnamed_columns
+from airflow_ckpt_provider.sources.files.formats import FORMATS, OpenFile, Parquet, unnamed_columns
 from airflow_ckpt_provider.sources.files.listing import InputFiles, PinnedFile  # noqa: TC001 - msgspec reads annotations
 from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack, require_each_once
 
@@ -200,8 +200,30 @@ class FilesReader:
 
     def read(self, split: Split, expected: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         """Rows of the split, file after file."""
+        return self._read(pieces_of(split), expected)
+
+    def read_near(self, split: Split, expected: pa.Schema | None, row: int) -> tuple[int, Iterator[pa.RecordBatch]]:
+        """The same without the row groups before that of a row, where the footers of Parquet files tell which those are."""
+        file_format, slices, begin = FORMATS[self._format], pieces_of(split), 0
+        if not isinstance(file_format, Parquet) or self._filter is not None:
+            return 0, self._read(slices, expected)
         inputs = InputFiles(self._uri, self._options)
-        pieces = pieces_of(split)
+        inputs.verify(piece.file for piece in slices)
+        objects = inputs.objects()
+        while slices:
+            first = slices[0]
+            with _naming(inputs, first.file, self._format):
+                rows = file_format.rows(OpenFile(objects, first.file))
+            units = range(len(rows)) if first.first is None or first.last is None else range(first.first, first.last)
+            while units and begin + rows[units[0]] <= row:
+                begin, units = begin + rows[units[0]], units[1:]
+            if units:
+                return begin, self._read([FileSlice(first.file, units.start, units.stop), *slices[1:]], expected)
+            slices = slices[1:]
+        return begin, iter(())
+
+    def _read(self, pieces: Sequence[FileSlice], expected: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+        inputs = InputFiles(self._uri, self._options)
         inputs.verify(piece.file for piece in pieces)
         objects = inputs.objects()
         for piece in pieces:
