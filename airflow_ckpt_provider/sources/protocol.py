@@ -34,6 +34,19 @@ class Reader(Protocol):
 
 
 @runtime_checkable
+class ResumableReader(Reader, Protocol):
+    """A reader that can leave out rows at the beginning of a split without reading them."""
+
+    def read_near(self, split: Split, expected: pa.Schema | None, row: int) -> tuple[int, Iterator[pa.RecordBatch]]:
+        """The rows that ``read`` yields, without some of those before a row.
+
+        :param row: counted from 0, in what ``read`` yields.
+        :returns: the number of the first row that is yielded, which is not behind ``row``; and the rows.
+        """
+        ...
+
+
+@runtime_checkable
 class Source(Protocol):
     """What is read, and how it splits."""
 

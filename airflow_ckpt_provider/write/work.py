@@ -16,6 +16,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import READ, Piece
 from airflow_ckpt_provider.checkpoint.pieces import input_id, require_next
 from airflow_ckpt_provider.exceptions import CheckpointMissingError, RowCountError, panics_as_errors
+from airflow_ckpt_provider.sources.protocol import ResumableReader
 from airflow_ckpt_provider.tables.staged_files import reading_staged
 from airflow_ckpt_provider.tables.writer import Written
 from airflow_ckpt_provider.transforms.steps import Step
@@ -187,7 +188,10 @@ class SplitInPieces:
         work = self._work
         # Formats without types of their own are read with the table's; a transform gets what the format infers.
         expected = work.writer.schema if work.transform is None else None
-        batches = behind(work.reader.read(self._split, expected), begin, self._split)
+        first, rows = 0, None
+        if begin and isinstance(work.reader, ResumableReader):
+            first, rows = work.reader.read_near(self._split, expected, begin)
+        batches = behind(work.reader.read(self._split, expected) if rows is None else rows, begin - first, self._split)
         if work.transform is None:
             return (Step(batch, batch.num_rows) for batch in batches)
         return work.transform.steps(paced(batches, work.save), begin)

@@ -81,7 +81,7 @@ HEADER = Header(
 PLAN = Plan(
     created_at=AT,
     source={"kind": "files", "files": 1, "bytes": 4096},
-    splits=(Split(id="000000", bytes=4096, read={"pieces": [[["orders/1.parquet", 4096, '"etag"'], None, None]]}),),
+    splits=(Split(id="000000", bytes=4096, read={"slices": [[["orders/1.parquet", 4096, '"etag"'], None, None]]}),),
     base=4711,
 )
 

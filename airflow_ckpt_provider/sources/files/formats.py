@@ -101,6 +101,11 @@ class Parquet:
         groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
         return [sum(g.column(c).total_compressed_size for c in range(g.num_columns)) for g in groups]
 
+    def rows(self, opened: OpenFile) -> list[int]:
+        """Rows of each unit of the file."""
+        metadata = self._open(opened).metadata
+        return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+
     def schema(self, opened: OpenFile) -> pa.Schema:
         return self._open(opened).schema_arrow
 

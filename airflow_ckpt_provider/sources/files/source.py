@@ -17,7 +17,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Pinned, Plan, Split, part_of
 from airflow_ckpt_provider.checkpoint.location import normal_uri
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError
-from airflow_ckpt_provider.sources.files.formats import FORMATS, OpenFile, unnamed_columns
+from airflow_ckpt_provider.sources.files.formats import FORMATS, OpenFile, Parquet, unnamed_columns
 from airflow_ckpt_provider.sources.files.listing import InputFiles, PinnedFile  # noqa: TC001 - msgspec reads annotations
 from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack, require_each_once
 
@@ -109,18 +109,18 @@ class Files:
         """List the files and cut them into splits."""
         inputs = InputFiles(self.uri, options)
         files = inputs.all()
-        splits = pack((piece for file in files for piece in self._pieces(inputs, file)), self.max_split_bytes, inputs.uri)
+        splits = pack((part for file in files for part in self._pieces(inputs, file)), self.max_split_bytes, inputs.uri)
         return Plan(
             created_at=now(),
             source=ListedFiles(files=len(files), bytes=sum(file.size for file in files)).to_json(),
             splits=tuple(
-                Split(id=f"{number:06d}", bytes=split_bytes, read={"pieces": msgspec.to_builtins(of_split)})
+                Split(id=f"{number:06d}", bytes=split_bytes, read={"slices": msgspec.to_builtins(of_split)})
                 for number, (of_split, split_bytes) in enumerate(splits)
             ),
         )
 
     def _pieces(self, inputs: InputFiles, file: PinnedFile) -> Iterator[tuple[FileSlice, int]]:
-        """The file whole if it fits into a split, else cut at units into pieces that do."""
+        """The file whole if it fits into a split, else cut at units into slices that do."""
         if file.size <= self.max_split_bytes:
             yield FileSlice(file), file.size
             return
@@ -137,18 +137,18 @@ class Files:
 
     def verify(self, splits: Sequence[Split], options: Mapping[str, str]) -> None:
         """Check that the files of these splits are as they were when they were listed."""
-        InputFiles(self.uri, options).verify(piece.file for split in splits for piece in pieces_of(split))
+        InputFiles(self.uri, options).verify(part.file for split in splits for part in slices_of(split))
 
     def require_once(self, plan: Plan, options: Mapping[str, str]) -> None:
-        """Refuse pieces of one file that overlap; see ``AccountingSource``. What was listed then, nothing tells now."""
+        """Refuse slices of one file that overlap; see ``AccountingSource``. What was listed then, nothing tells now."""
         del options
-        pieces = sorted(
-            (piece for split in plan.splits if split.task == READ for piece in pieces_of(split)),
+        slices = sorted(
+            (part for split in plan.splits if split.task == READ for part in slices_of(split)),
             key=lambda before: (before.file.path, before.first or 0),
         )
         overlapping = (
             before.file.path
-            for before, after in itertools.pairwise(pieces)
+            for before, after in itertools.pairwise(slices)
             if before.file.path == after.file.path and (before.last is None or after.first is None or after.first < before.last)
         )
         require_each_once((path for doubled in overlapping for path in (doubled, doubled)), self.uri)
@@ -156,7 +156,7 @@ class Files:
     def news(self, plan: Plan, options: Mapping[str, str]) -> str | None:
         """Files that match now and were not planned, or were written again since; see ``ListableSource.news``."""
         inputs = InputFiles(self.uri, options)
-        read = {piece.file for split in plan.splits if split.task == READ for piece in pieces_of(split)}
+        read = {part.file for split in plan.splits if split.task == READ for part in slices_of(split)}
         paths = {file.path for file in read}
         # A file without a single row group or stripe is in no plan.
         new = [file for file in inputs.all() if file not in read and any(True for _ in self._pieces(inputs, file))]
@@ -170,7 +170,7 @@ class Files:
         """Schema of the first file, for formats that carry one, after ``columns``."""
         if not plan.splits:
             return None
-        first = pieces_of(plan.splits[0])[0].file
+        first = slices_of(plan.splits[0])[0].file
         inputs = InputFiles(self.uri, options)
         with _naming(inputs, first, self.format):
             schema = FORMATS[self.format].schema(OpenFile(inputs.objects(), first))
@@ -200,14 +200,36 @@ class FilesReader:
 
     def read(self, split: Split, expected: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         """Rows of the split, file after file."""
+        return self._read(slices_of(split), expected)
+
+    def read_near(self, split: Split, expected: pa.Schema | None, row: int) -> tuple[int, Iterator[pa.RecordBatch]]:
+        """The same without the row groups before that of a row, where the footers of Parquet files tell which those are."""
+        file_format, slices, begin = FORMATS[self._format], slices_of(split), 0
+        if not isinstance(file_format, Parquet) or self._filter is not None:
+            return 0, self._read(slices, expected)
         inputs = InputFiles(self._uri, self._options)
-        pieces = pieces_of(split)
-        inputs.verify(piece.file for piece in pieces)
+        inputs.verify(part.file for part in slices)
         objects = inputs.objects()
-        for piece in pieces:
-            units = None if piece.first is None or piece.last is None else range(piece.first, piece.last)
-            opened = OpenFile(objects, piece.file)
-            with _naming(inputs, piece.file, self._format):
+        while slices:
+            first = slices[0]
+            with _naming(inputs, first.file, self._format):
+                rows = file_format.rows(OpenFile(objects, first.file))
+            units = range(len(rows)) if first.first is None or first.last is None else range(first.first, first.last)
+            while units and begin + rows[units[0]] <= row:
+                begin, units = begin + rows[units[0]], units[1:]
+            if units:
+                return begin, self._read([FileSlice(first.file, units.start, units.stop), *slices[1:]], expected)
+            slices = slices[1:]
+        return begin, iter(())
+
+    def _read(self, slices: Sequence[FileSlice], expected: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+        inputs = InputFiles(self._uri, self._options)
+        inputs.verify(part.file for part in slices)
+        objects = inputs.objects()
+        for part in slices:
+            units = None if part.first is None or part.last is None else range(part.first, part.last)
+            opened = OpenFile(objects, part.file)
+            with _naming(inputs, part.file, self._format):
                 unnamed = unnamed_columns(self._format, opened, expected) if self._columns is None else frozenset()
                 for batch in FORMATS[self._format].read(opened, units, self._read_columns(), expected):
                     yield _without(self._keep(batch), unnamed)
@@ -257,9 +279,9 @@ def _naming(inputs: InputFiles, file: PinnedFile, format_name: str) -> Iterator[
         ) from error
 
 
-def pieces_of(split: Split) -> list[FileSlice]:
+def slices_of(split: Split) -> list[FileSlice]:
     """What a split of a ``Files`` plan reads."""
-    return part_of(split.read.get("pieces"), list[FileSlice])
+    return part_of(split.read.get("slices"), list[FileSlice])
 
 
 def _filter_columns(rows: Filter | None) -> list[str]:

@@ -355,7 +355,7 @@ def test_a_plan_reads_no_file_that_the_source_does_not_name(world, where, patter
     (theirs,) = InputFiles(str(path.resolve()), {}).all()
 
     def change(read):
-        read["pieces"][0][0] = [str(path).lstrip("/"), theirs.size, theirs.token]
+        read["slices"][0][0] = [str(path).lstrip("/"), theirs.size, theirs.token]
         return read
 
     forge_split(checkpoint, change)

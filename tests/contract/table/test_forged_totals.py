@@ -189,8 +189,8 @@ def test_a_part_of_a_file_that_two_splits_read_does_not_land_twice(world):
     request = world.request(source=Files(f"{world.input}/0.parquet", max_split_bytes=1))
     checkpoint = world.stage(request, splits=1).checkpoint
     first, *others = checkpoint.plan().splits
-    ((file, begin, end),) = first.read["pieces"]
-    wider = msgspec.structs.replace(first, id="000009", read={"pieces": [[file, begin, end + 1]]})
+    ((file, begin, end),) = first.read["slices"]
+    wider = msgspec.structs.replace(first, id="000009", read={"slices": [[file, begin, end + 1]]})
     forge_plan(checkpoint, splits=(first, *others, wider))
     with pytest.raises(CorruptObjectError, match=r"0\.parquet of .* twice"):
         world.stage(request)
@@ -358,7 +358,7 @@ def test_a_record_of_no_known_shape_is_an_error_that_says_so(world, change):
     refused(world, checkpoint, r"cannot be read|has not the shape|has written '")
 
 
-@pytest.mark.parametrize("read", [{}, {"pieces": 7}, {"pieces": [["x"]]}], ids=str)
+@pytest.mark.parametrize("read", [{}, {"slices": 7}, {"slices": [["x"]]}], ids=str)
 def test_a_split_of_no_known_shape_is_an_error_that_says_so(world, read):
     checkpoint = world.stage(splits=1).checkpoint
     first, *others = checkpoint.plan().splits

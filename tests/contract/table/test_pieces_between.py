@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import lance
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from contract.table.both import FOREIGN, REPLACE, UPSERT, Iceberg, Lance, StableLance
+from contract.table.both import FOREIGN, REPLACE, UPSERT, Iceberg, Lance, StableLance, of
 from contract.table.test_cleanup import cleaned
 from contract.table.test_pieces import (
     ROWS,
@@ -71,6 +72,36 @@ def test_numbers_of_rows_are_those_that_a_filter_leaves(world):
     world.commit(world.stage(asked(world, function, source=source)))
     assert seen + function.seen == [*range(50, ROWS)]
     assert [row["id"] for row in world.read() if row["id"] < ROWS] == [*range(50, ROWS)]
+
+
+def test_row_groups_before_the_last_piece_are_not_read_again(world):
+    """They are garbled meanwhile, so that nobody can read them."""
+    path = world.input / "0.parquet"
+    pq.write_table(rows(0, ROWS), path, row_group_size=40)
+    assert die(world, at=115) == [*range(90)]
+    stat, groups_of = path.stat(), pq.ParquetFile(path).metadata
+    content = bytearray(path.read_bytes())
+    third = groups_of.row_group(2).column(0)
+    content[4 : third.dictionary_page_offset or third.data_page_offset] = b"\xff" * (
+        (third.dictionary_page_offset or third.data_page_offset) - 4
+    )
+    path.write_bytes(content)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    function = Function()
+    world.commit(world.stage(asked(world, function)))
+    assert function.seen == [*range(90, ROWS)]
+    assert [row for row in world.read() if row["id"] < ROWS] == [row | {"kind": str(row["id"] + 1)} for row in of(range(ROWS))]
+
+
+@pytest.mark.parametrize("row", [0, 1, 39, 40, 75, 80, 119, 120, 121, 160])
+def test_rows_from_a_row_on_are_those_that_are_read_without_it(tmp_path, row):
+    for number, (first, count) in enumerate([(0, 75), (75, 0), (75, 85)]):
+        pq.write_table(rows(first, count), tmp_path / f"{number}.parquet", row_group_size=40)
+    source = Files(f"{tmp_path}/*.parquet")
+    (split,) = source.plan({}).splits
+    begin, batches = source.reader({}).read_near(split, None, row)
+    assert [n for batch in batches for n in batch["id"].to_pylist()] == [*range(begin, 160)]
+    assert row - 40 < begin <= row
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])

@@ -102,8 +102,8 @@ def test_a_plan_of_a_hundred_thousand_splits_is_well_below_the_bounds(store):
 
 
 def plan_of(splits, read_bytes=160):
-    pieces = {"pieces": [["x" * read_bytes, 4096, '"etag"', None, None]]}
-    return replace(PLAN, splits=tuple(Split(id=f"{number:06d}", bytes=4096, read=pieces) for number in range(splits)))
+    slices = {"slices": [["x" * read_bytes, 4096, '"etag"', None, None]]}
+    return replace(PLAN, splits=tuple(Split(id=f"{number:06d}", bytes=4096, read=slices) for number in range(splits)))
 
 
 def test_a_plan_that_no_reader_would_take_is_refused_before_it_is_stored(store):

@@ -11,7 +11,7 @@ from support.reading import read_split, splits_of
 
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.sources.files.source import pieces_of
+from airflow_ckpt_provider.sources.files.source import slices_of
 
 
 def write(path, start, count, row_group=None):
@@ -108,7 +108,7 @@ def test_splits_have_ids_that_sort_and_say_what_they_read(tmp_path):
         write(tmp_path / f"{number:02d}.parquet", number, 1)
     splits = splits_of(Files(str(tmp_path), max_split_bytes=1))
     assert [split.id for split in splits] == [f"{n:06d}" for n in range(12)]
-    assert [len(pieces_of(split)) for split in splits] == [1] * 12
+    assert [len(slices_of(split)) for split in splits] == [1] * 12
 
 
 def test_a_plan_of_too_many_splits_is_refused_with_the_parameter_to_raise(tmp_path, monkeypatch):
