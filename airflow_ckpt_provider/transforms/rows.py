@@ -34,7 +34,7 @@ class Map:
         Map(lambda id, text: {"words": len(text.split())}, output={"words": pa.int64()}, keep=["id"])
 
     A class is made once in each worker process; its ``setup()``, if it has one, is called then, its ``__call__`` for each row, and
-    its ``teardown()`` when the process ends.
+    its ``teardown()`` when the process ends by itself. The workers of Spark do not: they are stopped, with all that they hold.
 
     :param function: the function, a class, or its name as ``"package.module:function"``; an ``async`` one is called for several
         rows at a time, and the rows keep their order

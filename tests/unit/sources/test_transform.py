@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_ckpt_provider.exceptions import InvalidInputError
-from airflow_ckpt_provider.sources.transform import Transform, parse_name
+from airflow_ckpt_provider.sources.transform import Transform
+from airflow_ckpt_provider.transforms.names import parse_name
 
 BATCH = pa.record_batch({"id": [1, 2, 3]})
 
