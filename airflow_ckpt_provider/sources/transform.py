@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.transforms.batches import Batches
 
 
+#: Rows of the first batch: a ``Map`` may well take a second for each; a function of batches is made for many.
+_FEW, _MANY = 16, 1024
+
+
 class Transform:
     """A transform, ready to run.
 
@@ -41,6 +45,11 @@ class Transform:
     def kind(self) -> str:
         """What kind of transform it is, with the types of what it returns as far as it says."""
         return self.function.kind if isinstance(self.function, Map) else "a function from batches to batches"
+
+    @property
+    def first_rows(self) -> int:
+        """Rows of the first batch that it is given; how many it gets after that depends on how long it takes."""
+        return _FEW if isinstance(self.function, Map) else _MANY
 
     @property
     def fingerprint(self) -> str:

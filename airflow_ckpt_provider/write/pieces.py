@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.transforms.steps import Step
 
 
-#: Rows that a function is given at first and at most, and seconds that a batch is to take it.
-_FIRST_ROWS, _MOST_ROWS, _BATCH_S = 16, 65_536, 1.0
+#: Rows that a function is given at most, and seconds that a batch is to take it.
+_MOST_ROWS, _BATCH_S = 65_536, 1.0
 
 
 @dataclass(frozen=True)
@@ -117,12 +117,14 @@ def staged_record(split_id: str, author: str, written: Written, missing: Iterabl
     )
 
 
-def paced(batches: Iterable[pa.RecordBatch], save: SaveEvery) -> Iterator[pa.RecordBatch]:
+def paced(batches: Iterable[pa.RecordBatch], save: SaveEvery, first_rows: int) -> Iterator[pa.RecordBatch]:
     """The same rows, in batches that take a function about a second each, or just as many as make a piece.
 
     A piece ends with a batch: a function that takes a second for a row is not given thousands of them at a time.
+
+    :param first_rows: rows of the first batch.
     """
-    rows = _FIRST_ROWS if save.rows is None else save.rows
+    rows = first_rows if save.rows is None else save.rows
     for batch in batches:
         begin = 0
         while True:

@@ -194,7 +194,7 @@ class SplitInPieces:
         batches = behind(work.reader.read(self._split, expected) if rows is None else rows, begin - first, self._split)
         if work.transform is None:
             return (Step(batch, batch.num_rows) for batch in batches)
-        return work.transform.steps(paced(batches, work.save), begin)
+        return work.transform.steps(paced(batches, work.save, work.transform.first_rows), begin)
 
     def _published(self, piece: Piece, written: Written) -> bool:
         """Publish a piece. If another task's piece of its number was first, that takes its place, with all that follow it.
