@@ -62,6 +62,13 @@ class Transform:
         parts = [fingerprint_of(part, name_of(part), "transform_version") for part in self.function.parts]
         return hashlib.sha256("\0".join([self.kind, *parts]).encode()).hexdigest()
 
+    def made_of(self, rows: pa.Schema | None) -> pa.Schema | None:
+        """The columns that come out, where that can be told without calling the function; else None.
+
+        :param rows: the columns that go in; None if they are not known.
+        """
+        return self.function.made_of(rows) if isinstance(self.function, Map) and self._beside is None else None
+
     def apply(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run every batch through the function; empty batches go through too and may be dropped by it."""
         for batch in batches:

@@ -87,6 +87,21 @@ class Map:
         how = f"{type(self).__name__} of batches" if self._spec.batched else type(self).__name__
         return f"{how} to ({columns})" + (f" beside {kept}" if kept else "")
 
+    def made_of(self, rows: pa.Schema | None) -> pa.Schema | None:
+        """The columns that come out, without calling the function; None if that depends on columns that are not known.
+
+        :param rows: the columns that go in; None if they are not known.
+        """
+        import pyarrow as pa
+
+        keep, made = self._spec.keep, schema_of(self._spec.output, self.name)
+        if not keep:
+            return made
+        kept = keep if isinstance(keep, tuple) else tuple(rows.names if rows is not None else ())
+        if rows is None or not set(kept) <= set(rows.names):
+            return None
+        return pa.schema([*map(rows.field, kept), *made])
+
     @property
     def parts(self) -> list[Any]:
         """The functions that its fingerprint covers, beside its kind."""

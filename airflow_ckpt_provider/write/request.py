@@ -121,6 +121,9 @@ class SourcePlan:
         schema = request.source.schema(plan, request.options)
         if request.transform is None and schema is not None:
             return schema
+        made = request.transform.made_of(schema) if request.transform is not None and plan.splits else None
+        if made is not None:
+            return made
         for batches in self._samples(plan):
             for batch in batches if request.transform is None else request.transform.apply(batches):
                 return batch.schema

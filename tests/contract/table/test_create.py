@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 
@@ -14,6 +16,7 @@ from support.readers import assert_same_everywhere
 from support.world import World
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, RolledBackError, SchemaMismatchError, TableExistsError
+from airflow_ckpt_provider.transforms import Map
 
 
 @pytest.fixture
@@ -266,3 +269,15 @@ def test_a_type_that_iceberg_has_not_is_named(world, kind):
     put_table(world, pa.table({"id": [1], "c": pa.array([None], kind)}))
     with pytest.raises(SchemaMismatchError, match=r"'c' is .*Iceberg has no type for"):
         world.stage(create(world))
+
+
+def test_a_function_that_says_what_it_makes_is_not_called_to_tell_the_columns(world):
+    """It may need a model that the worker of the task cannot load."""
+
+    def called(id):  # noqa: A002 - a column
+        raise AssertionError(id)
+
+    attempt = world.attempt(create(world, transform=Map(called, output={"twice": int, "half": float}, keep=["kind"])))
+    assert len(attempt.next_round().missing) == 2
+    text = json.dumps(attempt.checkpoint.header.table.creation)
+    assert re.findall(r'"name": "(\w+)"', text)[:3] == ["kind", "twice", "half"]

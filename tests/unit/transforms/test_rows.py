@@ -253,3 +253,12 @@ def test_the_kind_says_what_comes_out():
 def test_importing_them_imports_no_arrow():
     code = "import sys; from airflow_ckpt_provider.transforms import Map, FlatMap; print('pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+
+
+def test_what_comes_out_is_known_without_calling_the_function():
+    rows = batch().schema
+    assert Transform(Map(twice, output={"v": int})).made_of(None) == pa.schema([("v", pa.int64())])
+    kept = Transform(Map(twice, output={"v": int}, keep=["nid"]))
+    assert kept.made_of(rows) == pa.schema([("nid", pa.int64()), ("v", pa.int64())])
+    assert kept.made_of(None) is None
+    assert Transform(twice).made_of(rows) is None
