@@ -63,8 +63,9 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
         partition and sort columns and ``upsert_keys``, and makes others null, with a warning that names them; ``"fail"`` refuses
         any; ``"null"`` makes all null but ``upsert_keys``
     :param save_every: rows of the input, or a ``timedelta``, after which what is done of a split is saved, so that the next attempt
-        goes on behind it. A transform gets no more rows than that at a time, or so many that they take it about a second. A split
-        that is done sooner is not affected. Rows of a ``SparkDataFrame`` have no order to go on in: its buckets are staged as a whole
+        goes on behind it. A transform gets no more rows than that at a time, or so many that they take it about a second. A
+        split that is done sooner is not affected. Rows of a ``SparkDataFrame`` have no order to go on in: its buckets are staged
+        as a whole
     :param iceberg_conn_id: connection of type ``iceberg``; an embedded catalog if ``iceberg_default`` does not exist
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; ``local[*]`` if ``spark_default`` does not exist
     :param spark_conf: Spark configuration of the session (templated)

@@ -71,8 +71,9 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         ``upsert_keys``, and makes others null, with a warning that names them; ``"fail"`` refuses
         any; ``"null"`` makes all null but ``upsert_keys``. Not for ``add_columns``, which writes no whole rows
     :param save_every: rows of the input, or a ``timedelta``, after which what is done of a split is saved, so that the next attempt
-        goes on behind it. A transform gets no more rows than that at a time, or so many that they take it about a second. A split
-        that is done sooner is not affected. Rows of a ``SparkDataFrame`` have no order to go on in: its buckets are staged as a whole
+        goes on behind it. A transform gets no more rows than that at a time, or so many that they take it about a second. A
+        split that is done sooner is not affected. Rows of a ``SparkDataFrame`` have no order to go on in: its buckets are staged
+        as a whole
     :param lance_conn_id: connection of type ``checkpoint`` with the credentials of the dataset's storage; those of the environment
         if None
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; ``local[*]`` if ``spark_default`` does not exist
