@@ -22,6 +22,7 @@ from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
 from airflow_ckpt_provider.spark.stage import StageRun
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
 from airflow_ckpt_provider.write.attempt import WriteAttempt
+from airflow_ckpt_provider.write.pieces import SaveEvery
 from airflow_ckpt_provider.write.request import WriteRequest
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Seal
     from airflow_ckpt_provider.sources import Files
+    from airflow_ckpt_provider.sources.transform import Transform
     from airflow_ckpt_provider.tables.table import Table as AnyTable
 
 MASTER = "local[2]"
@@ -85,6 +87,9 @@ class Place:
         mode: str = "append",
         *,
         options: Mapping[str, str] | None = None,
+        transform: Transform | None = None,
+        transform_version: str | None = None,
+        save_every: SaveEvery | None = None,
         **parameters: object,
     ) -> WriteAttempt:
         """A new attempt, as the operator opens one.
@@ -97,7 +102,9 @@ class Place:
             key=key,
             source=source,
             options=options or {},
-            transform=None,
+            transform=transform,
+            transform_version=transform_version,
+            save_every=save_every or SaveEvery(),
             mode=mode,
             parameters=parameters,
             connections=_CONNECTIONS,
