@@ -6,6 +6,7 @@ import io
 import json
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -186,6 +187,10 @@ def test_a_retry_names_the_files_that_the_plan_of_an_earlier_try_does_not_read(d
     checkpoint = Checkpoint.latest(dag_world.store, IdempotenceKey(f"planned/stage/{run_dag(dag, when=start()).run_id}/-1"))
     assert "keeps the plan" not in capsys.readouterr().out
     forge_plan(checkpoint, splits=checkpoint.plan().splits[:1])
+    # What is sealed already does not agree with it.
+    assert run_dag(dag, when=start()).state == "failed"
+    assert "The store was altered; nothing was changed" in capsys.readouterr().out
+    Path(checkpoint.store.location.path, checkpoint.paths.seal()).unlink()
     assert run_dag(dag, when=start()).state == "success"
     said = capsys.readouterr().out
     assert "does not read all that there is to read now: 1 file matches now that was not read: 1.parquet" in said

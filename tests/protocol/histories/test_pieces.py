@@ -1,6 +1,6 @@
 """One split in pieces, against a model: whatever happens on the way, the table gets the rows of a write without a crash, in order.
 
-``CKPT_PIECES_EXAMPLES`` says how many histories are tried.
+``PIECES_EXAMPLES`` says how many histories are tried.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.world import rows
 
-EXAMPLES = int(os.environ.get("CKPT_PIECES_EXAMPLES", "15"))
+EXAMPLES = int(os.environ.get("PIECES_EXAMPLES", "15"))
 
 
 class Model:
