@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 CALL_S, SAVE_S, SPLITS, KILLED_AT = 0.005, 1.0, 2, 0.7
 
 NOTE = (
-    f"(u) `Map` of a function that sleeps {1000 * CALL_S:.0f} ms a row, {SPLITS} splits on {MASTER}; a process and a session for "
-    f"each run; seconds from opening the checkpoint to the seal. Saved every {SAVE_S:g} s, 30 times as often as by default, beside never. "
-    f"Killed: SIGKILL to all processes once {KILLED_AT:.0%} of the rows are computed, then a retry; what is computed again is counted "
-    "in the function's own log, and its limit is what all tasks compute in one interval."
+    f"(u) `Map` of a function that sleeps {1000 * CALL_S:.0f} ms a row, {SPLITS} splits on {MASTER}; a process and a session "
+    f"for each run; seconds from opening the checkpoint to the seal. Saved every {SAVE_S:g} s, 30 times as often as by default, "
+    f"beside never. Killed: SIGKILL to all processes once {KILLED_AT:.0%} of the rows are computed, then a retry; what is computed "
+    "again is counted in the function's own log, and its limit is what all tasks compute in one interval."
 )
 
 _SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "half", DoubleType()))
