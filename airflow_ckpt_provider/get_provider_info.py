@@ -24,6 +24,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_ckpt_provider.operators.iceberg",
                     "airflow_ckpt_provider.operators.lance",
+                    "airflow_ckpt_provider.operators.transform",
                     "airflow_ckpt_provider.operators.commit",
                     "airflow_ckpt_provider.operators.cleanup",
                 ],

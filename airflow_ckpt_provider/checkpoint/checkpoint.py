@@ -58,6 +58,7 @@ class State(StrEnum):
     SEALED = "sealed"
     COMMITTED = "committed"
     DISCARDED = "discarded"
+    FREED = "freed"
 
 
 def now() -> datetime:
@@ -359,9 +360,12 @@ class Checkpoint:
             )
         return recorded
 
-    def discard(self, reason: str) -> None:
-        """Put the tombstone: from now on this generation is not committed. Deletes nothing."""
-        self.store.create(self.paths.discard, Discard(discarded_at=now(), reason=reason))
+    def discard(self, reason: str, *, freed: bool = False) -> None:
+        """Put the tombstone: from now on this generation is not committed. Deletes nothing.
+
+        :param freed: see ``Discard``.
+        """
+        self.store.create(self.paths.discard, Discard(discarded_at=now(), reason=reason, freed=freed))
 
     def discarded(self) -> Discard | None:
         """The tombstone, or None."""
@@ -393,7 +397,8 @@ class Checkpoint:
             (self.paths.seal(), Seal, State.SEALED),
         ):
             if self._there(name, kind):
-                return state
+                discarded = self.discarded() if state is State.DISCARDED else None
+                return State.FREED if discarded is not None and discarded.freed else state
         return State.STAGING if self.store.exists(self.paths.plan()) and self.staged_ids() else State.PLANNED
 
     def _there(self, name: str, kind: type[Document]) -> bool:

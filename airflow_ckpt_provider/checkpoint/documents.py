@@ -434,11 +434,26 @@ class Commit(Document, frozen=True, kw_only=True, tag="commit"):
     rows: Count
 
 
+class ReadBy(Document, frozen=True, kw_only=True, tag="readby"):
+    """A generation that reads the rows which another one has staged; put before its plan lists them.
+
+    :param origin: the task that reads them.
+    """
+
+    reader: Member
+    origin: Origin
+    begun_at: Moment
+
+
 class Discard(Document, frozen=True, kw_only=True, tag="discard"):
-    """Tombstone: this generation must not be committed any more."""
+    """Tombstone: this generation must not be committed any more, and its rows are not read any more.
+
+    :param freed: whether its rows were for other tasks to read, and all of those were done.
+    """
 
     discarded_at: Moment
     reason: str
+    freed: bool = False
 
 
 def code_of(fingerprint_of_code: str, version: str | None) -> str:

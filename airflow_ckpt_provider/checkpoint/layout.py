@@ -91,6 +91,14 @@ class CheckpointPaths:
         """Ids of the rows that ``writer`` staged for a split, where a recovery is by rows."""
         return f"{self.ids_folder}{split_id}-{writer}.parquet"
 
+    @property
+    def readers_folder(self) -> str:
+        return f"{self.root}readers/"
+
+    def reader(self, key_hash: str, generation: int) -> str:
+        """Who reads the rows of this generation: a generation of another key."""
+        return f"{self.readers_folder}{key_hash}-g{generation}.json"
+
     def seal(self, number: int = 1) -> str:
         """The first seal, or the one that took the place of that before it."""
         return f"{self.root}seal{_suffix(number)}.json"
@@ -119,6 +127,11 @@ class CheckpointPaths:
     def files(self) -> str:
         """Start of the name of every data file and manifest of this generation."""
         return f"ckpt-{self.key_hash}-g{self.generation}-"
+
+
+def rows_folder(store_uri: str, key_hash: str) -> str:
+    """URI of the folder of rows that a key stages for the next task, below the store: of all its generations."""
+    return f"{store_uri.rstrip('/')}/{key_hash}/rows"
 
 
 class Author(NamedTuple):

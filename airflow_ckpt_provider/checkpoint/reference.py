@@ -59,6 +59,7 @@ class Reference(TypedDict):
     ``counts`` says what became of the rows in modes that distinguish: ``inserted``, ``updated``, ``unchanged``, ``kept``.
     ``instances`` is there if the stage is mapped. ``computed_by`` is there if the write was gone on with under other code: how many
     splits each code has computed, in part or all of it, by its digest.
+    ``reuse`` is ``content`` for rows whose key stands for what was computed, see ``CheckpointedTransformOperator``.
     ``table_conn_id`` is empty for a dataset that is opened with the credentials of the environment. ``header`` is the SHA-256 of
     what the stage has bound the checkpoint to, and ``sealed`` that of what it has sealed: the plan and the record of each split.
     """
@@ -85,6 +86,7 @@ class Reference(TypedDict):
     files: int
     counts: NotRequired[dict[str, int]]
     computed_by: NotRequired[dict[str, int]]
+    reuse: NotRequired[str]
     commit: NotRequired[CommitFacts]
 
 
@@ -132,6 +134,8 @@ def reference(
         made["instances"] = instances
     if seal.counts:
         made["counts"] = dict(seal.counts)
+    if "reuse" in header.parameters:
+        made["reuse"] = str(header.parameters["reuse"])
     if seal.computed_by:
         made["computed_by"] = dict(seal.computed_by)
     return made

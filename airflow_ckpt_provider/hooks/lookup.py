@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
 from airflow_ckpt_provider.checkpoint.documents import Connections
+from airflow_ckpt_provider.checkpoint.layout import rows_folder
 from airflow_ckpt_provider.checkpoint.reference import require_same_table, resolve
 from airflow_ckpt_provider.exceptions import BindingMismatchError, InvalidInputError
 from airflow_ckpt_provider.hooks.catalog import DEFAULT_CONN_ID
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
 from airflow_ckpt_provider.hooks.spark import DEFAULT_CONN_ID as DEFAULT_SPARK
 from airflow_ckpt_provider.hooks.tables import open_table
-from airflow_ckpt_provider.tables.format import format_of
+from airflow_ckpt_provider.tables.format import format_of, mode_type
 from airflow_ckpt_provider.write import groups
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class OwnConnections(NamedTuple):
         """
         store = self.store_of(pointer)
         if isinstance(pointer, str):
+            if not mode_type(checkpoint.header).lands:
+                return Connections(table=store, spark=DEFAULT_SPARK, checkpoint=store)
             given, kind = {"iceberg": self.iceberg, "lance": self.lance or ""}, checkpoint.header.table.format
             if kind not in given:
                 raise BindingMismatchError(
@@ -89,6 +92,11 @@ class OwnConnections(NamedTuple):
         :raises BindingMismatchError: naming both.
         """
         header = checkpoint.header
+        if not mode_type(header).lands and header.table.identifier != rows_folder(checkpoint.store.uri, checkpoint.key.hash):
+            raise BindingMismatchError(
+                f"The checkpoint of the key {checkpoint.key.value!r} says that its rows are staged in {header.table.identifier}, "
+                f"and they belong below {checkpoint.store.uri}. The store was altered; nothing was changed."
+            )
         if self.table is not None and header.table.identifier not in {
             self.table,
             format_of(header.table.format).named(self.table),
@@ -164,6 +172,11 @@ def reached(pointer: str | Reference, until: State, connections: OwnConnections)
     checkpoint = find_checkpoint(pointer, connections)
     if checkpoint is None:
         return False
+    if until is State.COMMITTED and not mode_type(checkpoint.header).lands:
+        raise InvalidInputError(
+            f"The rows of the key {checkpoint.key.value!r} are staged for the next task to read, and no commit lands them: this "
+            "task would wait in vain. Wait with until='sealed'."
+        )
     recorded = checkpoint.committed()
     if recorded is not None:
         # Only once, before whatever waits goes on: the record alone proves nothing (I15).

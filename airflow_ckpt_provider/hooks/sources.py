@@ -5,12 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
-from airflow_ckpt_provider.hooks.checkpoint import storage_options
+from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook, storage_options
+from airflow_ckpt_provider.sources.protocol import SharedSource, StoredSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_ckpt_provider.sources import Source
+
+
+def opened_source(source: Source | StoredSource) -> Source:
+    """The source, with its checkpoint store if it is in one.
+
+    :raises InvalidInputError: if the store's connection cannot be used.
+    """
+    if isinstance(source, StoredSource):
+        return source.opened(CheckpointHook(source.checkpoint_conn_id).get_conn())
+    return source
 
 
 def source_options(source: Source) -> Mapping[str, str]:
@@ -21,4 +32,6 @@ def source_options(source: Source) -> Mapping[str, str]:
     if source.conn_kind == "iceberg" and source.conn_id is not None:
         catalog = iceberg_catalog(source.conn_id)
         return {**catalog.properties, "name": catalog.name}
+    if isinstance(source, SharedSource):
+        return CheckpointHook(source.conn_id or CheckpointHook.default_conn_name).location().options
     return storage_options(source.conn_id)

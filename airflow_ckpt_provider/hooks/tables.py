@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
-from airflow_ckpt_provider.hooks.checkpoint import storage_options
+from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook, storage_options
 from airflow_ckpt_provider.tables.format import format_of
 
 if TYPE_CHECKING:
@@ -20,5 +20,11 @@ def open_table(format_name: str, identifier: str, branch: str, conn_id: str) -> 
     :raises InvalidInputError: if the connection is missing or of another type, or the name cannot be one.
     """
     table_format = format_of(format_name)
-    opened: object = iceberg_catalog(conn_id) if table_format.connection == "iceberg" else storage_options(conn_id or None)
+    opened: object
+    if table_format.connection == "iceberg":
+        opened = iceberg_catalog(conn_id)
+    elif table_format.connection == "store":
+        opened = dict(CheckpointHook(conn_id).location().options)
+    else:
+        opened = storage_options(conn_id or None)
     return table_format.open(identifier, branch, opened)

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
-    from airflow_ckpt_provider.sources import Source
+    from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+    from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+    from airflow_ckpt_provider.sources import Source, Staged
     from airflow_ckpt_provider.tables.table import Table
 
 Mode = Literal["create", "append", "overwrite", "overwrite_partitions", "upsert"]
@@ -83,7 +85,7 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
         self,
         *,
         table: str,
-        source: Source | str,
+        source: Source | Staged | str,
         transform: Callable[..., Any] | str | None = None,
         transform_version: str | None = None,
         mode: Mode = "append",
@@ -145,7 +147,8 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
     def _table_conn_id(self) -> str:
         return self.iceberg_conn_id
 
-    def _target(self) -> Table:
+    def _target(self, key: IdempotenceKey, store: CheckpointStore) -> Table:
+        del key, store
         return open_table(FORMAT.name, self.table, self.branch, self.iceberg_conn_id)
 
     def _parameters(self) -> JsonObject:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
-    from airflow_ckpt_provider.sources import Source
+    from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+    from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+    from airflow_ckpt_provider.sources import Source, Staged
     from airflow_ckpt_provider.spark.session import SparkTarget
     from airflow_ckpt_provider.tables.table import Table
 
@@ -92,7 +94,7 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         self,
         *,
         uri: str,
-        source: Source | str | None = None,
+        source: Source | Staged | str | None = None,
         transform: Callable[..., Any] | str | None = None,
         transform_version: str | None = None,
         mode: Mode = "append",
@@ -177,7 +179,8 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
     def _require_shared_table(self, target: SparkTarget) -> None:
         require_shared_dataset(dataset_uri(self.uri), target)
 
-    def _target(self) -> Table:
+    def _target(self, key: IdempotenceKey, store: CheckpointStore) -> Table:
+        del key, store
         return open_table(FORMAT.name, self.uri, MAIN, self.lance_conn_id or "")
 
     def _parameters(self) -> JsonObject:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.sources import Source
+from airflow_ckpt_provider.sources.protocol import StoredSource
 from airflow_ckpt_provider.tables.parameters import given, names_in, text
 from airflow_ckpt_provider.transforms.names import parse_name
 from airflow_ckpt_provider.write.pieces import SaveEvery
@@ -95,5 +96,5 @@ def require_usable(source: object, transform: object) -> None:
     :raises InvalidInputError: saying what there may be.
     """
     require_transform(transform)
-    if not isinstance(source, str | Source) and not hasattr(source, "resolve"):
+    if not isinstance(source, str | Source | StoredSource) and not hasattr(source, "resolve"):
         raise InvalidInputError(f"source={source!r} is neither a source, such as Files(...), nor a path or glob.")

@@ -6,7 +6,7 @@ import copy
 import json
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, XComArg
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State
@@ -14,10 +14,11 @@ from airflow_ckpt_provider.checkpoint.documents import Connections
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.reference import reference
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.checkpoint.staged_write import sealed_of
 from airflow_ckpt_provider.exceptions import EmptyInputError, InvalidInputError
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
 from airflow_ckpt_provider.hooks.errors import airflow_errors
-from airflow_ckpt_provider.hooks.sources import source_options
+from airflow_ckpt_provider.hooks.sources import opened_source, source_options
 from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.hooks.words import commit_facts, commit_word
 from airflow_ckpt_provider.operators.identity import continues, default_key, instances_of, origin_of, restart_token
@@ -28,6 +29,7 @@ from airflow_ckpt_provider.sources.transform import Transform
 from airflow_ckpt_provider.spark.engine import SparkEngine
 from airflow_ckpt_provider.spark.session import require_equal_pyspark
 from airflow_ckpt_provider.spark.visibility import require_shared_store
+from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.write.attempt import WriteAttempt
 from airflow_ckpt_provider.write.request import WriteRequest
 from airflow_ckpt_provider.write.rounds import Rounds
@@ -39,9 +41,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from airflow.sdk import Context
 
+    from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, Seal
     from airflow_ckpt_provider.checkpoint.reference import Reference
+    from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.sources import Source
+    from airflow_ckpt_provider.sources.protocol import StoredSource
     from airflow_ckpt_provider.spark.session import SparkTarget
     from airflow_ckpt_provider.tables.table import Table
     from airflow_ckpt_provider.write.attempt import Round
@@ -54,7 +59,7 @@ class CheckpointedWriteOperator(BaseOperator):
     def __init__(
         self,
         *,
-        source: Source | str | None,
+        source: Source | StoredSource | str | None,
         transform: Callable[..., Any] | str | None,
         transform_version: str | None,
         mode: str,
@@ -80,6 +85,9 @@ class CheckpointedWriteOperator(BaseOperator):
         require_version(transform, transform_version)
         # Airflow renders templates inside a source in place: a copy of its own keeps mapped tasks apart.
         self.source = copy.copy(source)
+        # It looks for the tasks whose output an argument takes, and not inside of a source.
+        for name in getattr(source, "template_fields", ()):
+            XComArg.apply_upstream_relationship(self, getattr(source, name))
         self.transform = transform
         self.transform_version = transform_version
         self.mode = mode
@@ -105,8 +113,11 @@ class CheckpointedWriteOperator(BaseOperator):
     def _connections(self) -> Connections:
         return Connections(table=self._table_conn_id, spark=self.spark_conn_id, checkpoint=self.checkpoint_conn_id)
 
-    def _target(self) -> Table:
-        """The table, from its connection."""
+    def _target(self, key: IdempotenceKey, store: CheckpointStore) -> Table:
+        """The table, from its connection.
+
+        :param key: of the write, and the store of its checkpoint: rows that no table gets lie there.
+        """
         raise NotImplementedError
 
     def _parameters(self) -> JsonObject:
@@ -122,7 +133,7 @@ class CheckpointedWriteOperator(BaseOperator):
         """What is read, once templates are rendered."""
         if self.source is None:
             raise InvalidInputError(f"The task {self.task_id!r} has no source.")
-        return Files(self.source) if isinstance(self.source, str) else self.source
+        return Files(self.source) if isinstance(self.source, str) else opened_source(self.source)
 
     def _require_shared_table(self, target: SparkTarget) -> None:
         """Refuse a table that executors are known not to see."""
@@ -154,12 +165,7 @@ class CheckpointedWriteOperator(BaseOperator):
 
     def _execute(self, context: Context) -> Reference:
         require_equal_pyspark()
-        # A template that renders to nothing must not fall back to the default in silence.
-        key = (
-            IdempotenceKey("None" if self.idempotence_key is None else self.idempotence_key)
-            if self._has_key
-            else default_key(context)
-        )
+        key = self._key(context)
         context["ti"].xcom_push(key="idempotence_key", value=key.value)
         target = spark_target(self.spark_conn_id, self.spark_conf or {})
         with SparkEngine(target, f"checkpoint {key}", self._starting) as engine:
@@ -171,6 +177,8 @@ class CheckpointedWriteOperator(BaseOperator):
             self._log_opened(attempt)
             if attempt.commit is not None:
                 return self._reused(context, attempt)
+            if attempt.state is State.FREED:
+                return self._freed(context, checkpoint)
             self._stage_missing(attempt, engine, context["ti"].try_number)
         seal = attempt.seal()
         self._warn_of_missing(attempt)
@@ -178,11 +186,15 @@ class CheckpointedWriteOperator(BaseOperator):
             self._compare_planned(attempt)
         if not seal.splits:
             mode = checkpoint.header.mode
-            self.log.warning("The source has nothing to read. With mode=%r the commit %s.", mode, _without_rows(mode))
+            if mode_type(checkpoint.header).lands:
+                self.log.warning("The source has nothing to read. With mode=%r the commit %s.", mode, _without_rows(mode))
+            else:
+                self.log.warning("The source has nothing to read, and so has the next task.")
         recovered = attempt.recovered(seal)
         self.log.info(
-            "Sealed: %d splits (%d recovered, %d written now), %s rows in %d files%s. Ready to be committed.",
+            "Sealed: %d splits (%d recovered, %d written now), %s rows in %d files%s. Ready to be %s.",
             seal.splits, recovered, seal.splits - recovered, f"{seal.rows:,}", seal.files, _counted(seal.counts),
+            "committed" if mode_type(checkpoint.header).lands else "read by the next task",
         )  # fmt: skip
         sealed_reference = reference(
             checkpoint, seal, State.SEALED,
@@ -190,6 +202,13 @@ class CheckpointedWriteOperator(BaseOperator):
             map_index=origin_of(context).map_index, instances=instances_of(context), connections=self._connections,
         )  # fmt: skip
         return self._unless_empty(context, seal, sealed_reference)
+
+    def _key(self, context: Context) -> IdempotenceKey:
+        """The key of the write."""
+        if self._has_key:
+            # A template that renders to nothing must not fall back to the default in silence.
+            return IdempotenceKey("None" if self.idempotence_key is None else self.idempotence_key)
+        return default_key(context)
 
     def _log_opened(self, attempt: WriteAttempt) -> None:
         """Say what the attempt works on."""
@@ -234,7 +253,7 @@ class CheckpointedWriteOperator(BaseOperator):
             key=key,
             source=source,
             options=options,
-            transform=_transform(self.transform, source),
+            transform=transform_of(self.transform, source),
             transform_version=require_version(self.transform, self.transform_version),
             mode=self.mode,
             parameters=self._parameters(),
@@ -248,7 +267,7 @@ class CheckpointedWriteOperator(BaseOperator):
             sample=_sample(source, options, engine),
             restart_token=restart_token(context),
         )
-        return WriteAttempt(store, self._target(), request)
+        return WriteAttempt(store, self._target(key, store), request)
 
     def _announce(self, begun: Round, attempt: WriteAttempt) -> None:
         self._warn_of_missing(attempt)
@@ -294,6 +313,20 @@ class CheckpointedWriteOperator(BaseOperator):
         committed["commit"] = commit_facts(attempt.checkpoint, commit, landed_now=False)
         self._compare(attempt)
         return self._unless_empty(context, seal, committed)
+
+    def _freed(self, context: Context, checkpoint: Checkpoint) -> Reference:
+        """Hand over what was handed over before the rows were removed: whoever has read them finds that it is done."""
+        seal = sealed_of(checkpoint)
+        self.log.info(
+            "All tasks that have read the %s rows of this key were done, and the rows were removed. Nothing is computed again.",
+            f"{seal.rows:,}",
+        )
+        freed = reference(
+            checkpoint, seal, State.FREED,
+            recovered=seal.splits, written=0, map_index=origin_of(context).map_index, instances=instances_of(context),
+            connections=self._connections,
+        )  # fmt: skip
+        return self._unless_empty(context, seal, freed)
 
     def _compare(self, attempt: WriteAttempt) -> None:
         """Warn of what there is to read now and is not in the committed write. What is committed stays, whatever is found."""
@@ -344,7 +377,8 @@ class CheckpointedWriteOperator(BaseOperator):
         raise AirflowSkipException(f"There are no rows to write to {output['table']}. Looked for: {looked_for}.")
 
 
-def _transform(function: Callable[..., Any] | str | None, source: Source) -> Transform | None:
+def transform_of(function: Callable[..., Any] | str | None, source: Source) -> Transform | None:
+    """The transform of an argument, None for none."""
     if function is None:
         return None
     return Transform(function, beside=source.place_column if isinstance(source, SampledSource) else None)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan, Split
+    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject, Plan, Split
+    from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 
 
 class Reader(Protocol):
@@ -131,6 +132,32 @@ class AccountingSource(Source, Protocol):
 
         :param plan: one with splits that the source reads: all of them.
         :raises CorruptObjectError: naming what is read twice or not at all.
+        """
+        ...
+
+
+@runtime_checkable
+class StoredSource(Protocol):
+    """What is read lies in a checkpoint store, and can be read once that is open."""
+
+    @property
+    def checkpoint_conn_id(self) -> str:
+        """Airflow connection of that store."""
+        ...
+
+    def opened(self, store: CheckpointStore) -> Source:
+        """The source, in its store."""
+        ...
+
+
+@runtime_checkable
+class SharedSource(Source, Protocol):
+    """A source of rows that stay for as long as somebody reads them, and so have to know who does."""
+
+    def begin_reading(self, reader: Header) -> None:
+        """Record that a generation reads them, before it is planned.
+
+        :raises DiscardedError: if they are not there any more.
         """
         ...
 

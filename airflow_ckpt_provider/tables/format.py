@@ -39,7 +39,8 @@ class TableFormat:
     :param name: as headers and references have it.
     :param commit_is: what its users call a commit.
     :param what_deletes: what an error says of whatever deletes staged files.
-    :param connection: kind of the Airflow connection that opens its tables: ``iceberg``, or ``checkpoint`` for storage alone.
+    :param connection: kind of the Airflow connection that opens its tables: ``iceberg``, ``checkpoint`` for storage alone, or
+        ``store`` for that of the checkpoint store.
     :param modes: by their names.
     :param open: a table, from its name, its branch, and what its connection gives: a catalog, or storage options.
     :param named: the name that checkpoints have for a table, from what a user calls it; None if it cannot be one.

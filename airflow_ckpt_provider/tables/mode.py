@@ -56,6 +56,12 @@ class Mode(ABC):
     #: Whether a source can be read increment by increment with it.
     takes_increments: ClassVar[bool] = True
 
+    #: Whether it makes the table that it writes to, of the columns of its rows.
+    creates: ClassVar[bool] = False
+
+    #: Whether a commit lands it. If not, the rows are for another task to read as soon as they are sealed.
+    lands: ClassVar[bool] = True
+
     def __init__(self, parameters: JsonObject) -> None:
         self.parameters = told(type(self).Parameters, parameters)
 
@@ -90,6 +96,12 @@ class Mode(ABC):
         :raises TableMovedError: if the write can never be complete on this state.
         """
         return write.plan
+
+    @classmethod
+    def stays_freed(cls, parameters: JsonObject) -> bool:
+        """Whether rows of this mode that were freed stay so when their stage is cleared; see ``Discard.freed``."""
+        del parameters
+        return False
 
     @classmethod
     def staged_anew(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.checkpoint.pieces import pieces_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.checkpoint.staged_write import StagedWrite
 from airflow_ckpt_provider.exceptions import CorruptObjectError, SchemaMismatchError
-from airflow_ckpt_provider.sources.protocol import AccountingSource, ListableSource, LookingSource, ReplanningSource
+from airflow_ckpt_provider.sources.protocol import AccountingSource, ListableSource, LookingSource, ReplanningSource, SharedSource
 from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.tables.missing import MissingColumns
 from airflow_ckpt_provider.tables.own import reading_records
@@ -277,6 +277,8 @@ class WriteAttempt:
     def _pin_first(self) -> None:
         """Plan the source and pin the plan, after the checks that can be made before Spark starts."""
         request, header = self._request, self.checkpoint.header
+        if isinstance(request.source, SharedSource):
+            request.source.begin_reading(header)
         plan = self._source_plan.get(header.replaces)
         if request.transform is None:
             schema = request.source.schema(plan, request.options)

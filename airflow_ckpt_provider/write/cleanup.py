@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
 from airflow_ckpt_provider.exceptions import BindingMismatchError, HistoryExpiredError, RolledBackError, TableMissingError
+from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.tables.summary import trace_of
 from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write.freeing import give_up_read
 from airflow_ckpt_provider.write.looks import look_at
 from airflow_ckpt_provider.write.membership import group_of
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.summary import Trace
     from airflow_ckpt_provider.tables.table import Table
     from airflow_ckpt_provider.tables.written_files import WrittenFiles
+    from airflow_ckpt_provider.write.freeing import NotBegun
 
 
 class Cleaned(NamedTuple):
@@ -67,6 +70,7 @@ def clean(
     target_of: Callable[[Checkpoint], Table],
     listings: Listings | None = None,
     *,
+    not_begun: NotBegun = lambda _, __: (),
     discard_unfinished: bool = False,
 ) -> Iterator[Cleaned]:
     """Remove what the generations of a key have left, one after the other.
@@ -74,6 +78,7 @@ def clean(
     :param latest: its newest generation.
     :param target_of: the table of a generation.
     :param listings: of clean-ups of other keys in the same task.
+    :param not_begun: who else is to read rows that were staged for other tasks; see ``write.freeing``.
     :param discard_unfinished: whether the newest generation is given up if it is not committed, so that it can be cleaned.
     """
     generations = [Checkpoint.at(latest.store, latest.key, number) for number in Checkpoint.generations(latest.store, latest.key)]
@@ -83,9 +88,27 @@ def clean(
         generation = checkpoint.header.generation
         discard = discard_unfinished and generation == latest.header.generation
         try:
-            yield _cleaned(checkpoint, target_of(checkpoint), known, listings, discard=discard)
+            if mode_type(checkpoint.header).lands:
+                yield _cleaned(checkpoint, target_of(checkpoint), known, listings, discard=discard)
+            else:
+                yield free(checkpoint, target_of(checkpoint), listings, not_begun, discard=discard)
         except (TableMissingError, RolledBackError, HistoryExpiredError, BindingMismatchError) as error:
             yield Cleaned(generation, checkpoint.state(), left=str(error))
+
+
+def free(checkpoint: Checkpoint, table: Table, listings: Listings, not_begun: NotBegun, *, discard: bool = False) -> Cleaned:
+    """Remove rows that were staged for other tasks to read, if those are done.
+
+    :param not_begun: who else is to read them.
+    :param discard: whether rows that no task has begun to read are given up, too.
+    """
+    left = give_up_read(checkpoint, not_begun, discard=discard)
+    generation, state = checkpoint.header.generation, checkpoint.state()
+    if left:
+        return Cleaned(generation, state, left=left)
+    files = table.orphans(StagedWrite(checkpoint), None, listings.of(table, checkpoint.header.table))
+    table.remove(checkpoint.header.table, files)
+    return Cleaned(generation, state, len(files), sum(file.bytes for file in files))
 
 
 def _cleaned(checkpoint: Checkpoint, table: Table, known: set[Trace], listings: Listings, *, discard: bool) -> Cleaned:

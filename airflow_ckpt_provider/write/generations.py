@@ -20,8 +20,9 @@ from airflow_ckpt_provider.write.conflict_checks import require_not_landed
 from airflow_ckpt_provider.write.looks import look_at
 
 if TYPE_CHECKING:
-    from airflow_ckpt_provider.checkpoint.documents import Commit, TableBinding
+    from airflow_ckpt_provider.checkpoint.documents import Commit, Discard, TableBinding
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+    from airflow_ckpt_provider.tables.mode import Mode
     from airflow_ckpt_provider.tables.state import TableState
     from airflow_ckpt_provider.tables.table import Table
     from airflow_ckpt_provider.write.request import SourcePlan, WriteRequest
@@ -52,16 +53,19 @@ class Generations:
         #: What there is to read now, if a generation was opened because nothing of the one before it has landed.
         self.news = ""
 
+    @property
+    def _mode(self) -> type[Mode]:
+        return self._request.mode_on(self._table)
+
     def open(self) -> Checkpoint:
         """The generation to work on: the newest, or the next one if a restart or a replacement was asked for."""
         request = self._request
         latest = Checkpoint.latest(self._store, request.key)
         if latest is None:
             return self._create_first()
-        if latest.discarded() is not None:
-            self._require_heir(latest)
-            self._require_settled(latest)
-            return self._create_after(latest)
+        tombstone = latest.discarded()
+        if tombstone is not None:
+            return self._after(latest, tombstone)
         restart = request.restart_token is not None and not self._served(latest, request.restart_token)
         committed = self._landed(latest) if request.on_rerun == "replace" and self._same_table(latest) else None
         if restart and committed is None:
@@ -91,6 +95,28 @@ class Generations:
         if not again and latest.header.table.creation is not None and latest.group() is None:
             look_at(self._table, latest.header.table, lambda _: None)
         return self._create_after(latest) if again else latest
+
+    def _after(self, latest: Checkpoint, tombstone: Discard) -> Checkpoint:
+        """The generation to work on where the newest was given up: the next one, or the same if it was done with."""
+        if tombstone.freed and self._stays_freed(latest):
+            return latest
+        self._require_heir(latest)
+        self._require_settled(latest)
+        return self._create_after(latest)
+
+    def _stays_freed(self, latest: Checkpoint) -> bool:
+        """Whether rows whose readers were all done are not computed again: nobody asks for it, and nothing has changed."""
+        request = self._request
+        if not self._mode.stays_freed(latest.header.parameters):
+            return False
+        if request.restart_token is not None and not self._served(latest, request.restart_token):
+            return False
+        wanted = self._wanted_header(latest)
+        if latest.header.differences(wanted) and request.on_change == "restart":
+            return False
+        if not (request.on_change == "continue" and latest.header.differs_in_code_only(wanted)):
+            latest.require_binding(wanted)
+        return True
 
     def _goes_on(self, latest: Checkpoint, wanted: Header) -> bool:
         """Whether other code may go on with what is staged; says so in the store before it stages anything."""
@@ -212,7 +238,7 @@ class Generations:
         """Header of a new generation, bound to the table as it is now."""
         request, table = self._request, self._table
         generation = 1 if latest is None else latest.header.generation + 1
-        if request.mode == "create" and replaces is None:
+        if self._mode.creates and replaces is None:
             rows = self._source_plan.required_schema(replaces)
             binding = table.creation(rows, request.parameters)
         else:
@@ -228,10 +254,10 @@ class Generations:
     def _wanted_header(self, latest: Checkpoint) -> Header:
         """What the request binds the newest generation to."""
         pinned = latest.header.table
-        if self._request.mode == "create" and pinned.creation is not None:
+        if self._mode.creates and pinned.creation is not None:
             # Not created yet, or by this very write: its identity is the pinned one.
             binding = msgspec.structs.replace(pinned, identifier=self._table.identifier, branch=self._table.branch)
-        elif self._request.mode == "create" and not self._same_table(latest):
+        elif self._mode.creates and not self._same_table(latest):
             binding = msgspec.structs.replace(pinned, identifier=self._table.identifier)
         else:
             binding = self._table.binding()

@@ -21,6 +21,11 @@ def require_together(headers: Sequence[Header], table: str) -> None:
     :raises InvalidInputError: saying why.
     """
     first = headers[0]
+    if not mode_type(first).lands:
+        raise InvalidInputError(
+            f"The rows of the key {first.key!r} are staged for the next task to read, and no commit lands them. Pass this "
+            "operator the output of the stage that writes them into a table."
+        )
     others = sorted({header.mode for header in headers})
     if len(others) > 1 or any(header.parameters != first.parameters for header in headers):
         raise InvalidInputError(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.sources.protocol import Source
     from airflow_ckpt_provider.sources.transform import Transform
     from airflow_ckpt_provider.tables.missing import WhenMissing
+    from airflow_ckpt_provider.tables.mode import Mode
     from airflow_ckpt_provider.tables.table import Table
 
 OnChange = Literal["fail", "restart", "continue"]
@@ -67,6 +68,10 @@ class WriteRequest:
     restart_token: str | None = None
     transform_version: str | None = None
     save_every: SaveEvery = field(default_factory=SaveEvery)
+
+    def mode_on(self, table: Table) -> type[Mode]:
+        """The mode that is asked for, on a table."""
+        return format_of(table.format).mode(self.mode, self.parameters)
 
 
 class SourcePlan:
@@ -135,6 +140,11 @@ class SourcePlan:
         :raises EmptyInputError: if there are no rows to tell it from.
         """
         schema = self.output_schema(replaces)
+        if schema is None and not self._request.mode_on(self._table).lands:
+            import pyarrow as pa
+
+            # Whoever reads on finds no rows, whatever columns they would have had.
+            return pa.schema([])
         if schema is None:
             raise EmptyInputError(
                 f"The input of the key {self._request.key.value!r} has no rows, so that the columns of {self._table.identifier} "
@@ -164,12 +174,13 @@ class SourcePlan:
         :raises NotSupportedYetError: if the mode writes no increments.
         """
         mode, table = self._request.mode, self._table
-        if not format_of(table.format).mode(mode, self._request.parameters).takes_increments:
+        wanted = self._request.mode_on(table)
+        if not wanted.takes_increments:
             raise NotSupportedYetError(
                 f"mode={mode!r} with a source of since='last_commit' is not supported for {table.identifier}: there is no table "
                 "yet in which it could be noted that the task has begun to read. Create it first and use mode='append'."
             )
-        return None if mode == "create" else look_at(table, None, lambda state: state.watermark(consumer))
+        return None if wanted.creates else look_at(table, None, lambda state: state.watermark(consumer))
 
     def _samples(self, plan: Plan) -> Iterator[Iterable[pa.RecordBatch]]:
         request = self._request

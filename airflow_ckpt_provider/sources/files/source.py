@@ -107,17 +107,28 @@ class Files:
 
     def plan(self, options: Mapping[str, str]) -> Plan:
         """List the files and cut them into splits."""
-        inputs = InputFiles(self.uri, options)
-        files = inputs.all()
-        splits = pack((part for file in files for part in self._pieces(inputs, file)), self.max_split_bytes, inputs.uri)
+        files = InputFiles(self.uri, options).all()
         return Plan(
             created_at=now(),
             source=ListedFiles(files=len(files), bytes=sum(file.size for file in files)).to_json(),
-            splits=tuple(
-                Split(id=f"{number:06d}", bytes=split_bytes, read={"slices": msgspec.to_builtins(of_split)})
-                for number, (of_split, split_bytes) in enumerate(splits)
-            ),
+            splits=tuple(self.splits_of(files, options)),
         )
+
+    def splits_of(
+        self, files: Sequence[PinnedFile], options: Mapping[str, str], first: int = 0, *, together: bool = True
+    ) -> list[Split]:
+        """Files that were listed, cut into splits.
+
+        :param first: number of the first split.
+        :param together: whether small files share a split.
+        """
+        inputs = InputFiles(self.uri, options)
+        parts = (part for file in files for part in self._pieces(inputs, file))
+        splits = pack(parts, self.max_split_bytes, inputs.uri) if together else [([part], size) for part, size in parts]
+        return [
+            Split(id=f"{number:06d}", bytes=split_bytes, read={"slices": msgspec.to_builtins(of_split)})
+            for number, (of_split, split_bytes) in enumerate(splits, first)
+        ]
 
     def _pieces(self, inputs: InputFiles, file: PinnedFile) -> Iterator[tuple[FileSlice, int]]:
         """The file whole if it fits into a split, else cut at units into slices that do."""

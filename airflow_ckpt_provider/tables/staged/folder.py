@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import Part, StagedFile, fingerprint  # noqa: TC001 - as above
+from airflow_ckpt_provider.checkpoint.documents import Part, StagedFile, fingerprint, part_of  # noqa: TC001 - as above
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
-from airflow_ckpt_provider.exceptions import RetryableError
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.exceptions import CorruptObjectError, RetryableError
 from airflow_ckpt_provider.scan.objects import RemoteFile, listed_sizes
 from airflow_ckpt_provider.tables.decoding import decoded
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from obstore.store import ObjectStore
+
+    from airflow_ckpt_provider.checkpoint.documents import TableBinding
 
 P = TypeVar("P", bound=Part)
 
@@ -40,12 +43,25 @@ class TableFacts(Part, frozen=True, kw_only=True):
         """The facts of a table of these columns."""
         return cls(uuid=uuid, columns=base64.b64encode(schema.serialize().to_pybytes()).decode())
 
+    @classmethod
+    def pinned(cls, binding: TableBinding) -> TableFacts | None:
+        """The facts that a header has pinned of a folder without ``table.json``; None of one that has it."""
+        if binding.creation is None:
+            return None
+        return cls(uuid=binding.uuid, columns=part_of(binding.creation.get("columns"), str, "table.creation of the header"))
+
     @property
     def schema(self) -> pa.Schema:
         """Its columns."""
         import pyarrow as pa
 
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.columns)))
+        try:
+            return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.columns)))
+        except (ValueError, EOFError, OSError, pa.ArrowException) as error:
+            raise CorruptObjectError(
+                f"What a store says of the columns of staged rows cannot be read ({error}). It was altered; nothing was changed. "
+                f"Redo the write: {how_to_restart()}."
+            ) from error
 
     @property
     def fingerprint(self) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from airflow_ckpt_provider.checkpoint.documents import StagedFile, TableBinding
 from airflow_ckpt_provider.checkpoint.layout import author_of
 from airflow_ckpt_provider.checkpoint.location import whole_uri
-from airflow_ckpt_provider.exceptions import NotSupportedYetError, TableMissingError
+from airflow_ckpt_provider.exceptions import TableMissingError
 from airflow_ckpt_provider.tables.format import MAIN, TableFormat, named_by, storage_options
 from airflow_ckpt_provider.tables.mode import mode_of
 from airflow_ckpt_provider.tables.parameters import told
@@ -48,24 +50,23 @@ class RowsTarget:
 
     def validate(self, mode: str, parameters: JsonObject) -> None:
         """Refuse what cannot work before anything is read or recorded."""
-        told(mode_of(MODES, mode, parameters).Parameters, parameters, mode)
-        self.binding()
+        wanted = mode_of(MODES, mode, parameters)
+        told(wanted.Parameters, parameters, mode)
+        if not wanted.creates:
+            self.binding()
 
     def binding(self) -> TableBinding:
         """Identity and columns."""
-        facts = self._facts()
-        return TableBinding(
-            format=NAME, identifier=self.identifier, uuid=facts.uuid, branch=self.branch, schema_id=0, spec_id=0,
-            schema_fingerprint=facts.fingerprint,
-        )  # fmt: skip
+        return self._binding_of(self._facts())
 
     def creation(self, rows: pa.Schema, parameters: JsonObject) -> TableBinding:
-        """Refuse: a folder of rows is made by ``make``."""
-        del rows, parameters
-        raise NotSupportedYetError(f"{self.identifier} is not created by a commit.")
+        """Identity and columns of rows for the next task. Other folders are made by ``make``."""
+        del parameters
+        facts = TableFacts.of(uuid.uuid4().hex, rows)
+        return msgspec.structs.replace(self._binding_of(facts), creation={"columns": facts.columns})
 
     def require_creation(self, binding: TableBinding, parameters: JsonObject | None) -> None:
-        """Nothing: no header says what the folder is to be."""
+        """Nothing: the columns of rows for the next task are those that came out of the transform, whatever they are."""
 
     def evolve(self, rows: pa.Schema) -> list[str]:
         """Nothing: its columns never change, and rows that do not fit are refused."""
@@ -74,7 +75,8 @@ class RowsTarget:
 
     def state(self, binding: TableBinding | None = None) -> RowsState:
         """The folder as it is now."""
-        facts = self._facts()
+        pinned = None if binding is None else TableFacts.pinned(binding)
+        facts = self._facts() if pinned is None else pinned
         if binding is not None and facts.uuid != binding.uuid:
             raise TableMissingError(
                 f"The folder of rows {self.identifier} was removed and made anew since this checkpoint was begun. Rows staged for "
@@ -99,6 +101,12 @@ class RowsTarget:
         del binding
         self.folder.delete(file.path for file in files)
 
+    def _binding_of(self, facts: TableFacts) -> TableBinding:
+        return TableBinding(
+            format=NAME, identifier=self.identifier, uuid=facts.uuid, branch=self.branch, schema_id=0, spec_id=0,
+            schema_fingerprint=facts.fingerprint,
+        )  # fmt: skip
+
     def _facts(self) -> TableFacts:
         facts = self.folder.table()
         if facts is None:
@@ -121,7 +129,7 @@ FORMAT = TableFormat(
     name=NAME,
     commit_is="version",
     what_deletes="Something deletes files of the folder that no commit lists yet: stop it.",
-    connection="checkpoint",
+    connection="store",
     modes=MODES,
     open=lambda identifier, _, opened: RowsTarget(identifier, storage_options(opened)),
     named=named_by(_folder_uri),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec import Meta
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import part_of
@@ -11,6 +13,7 @@ from airflow_ckpt_provider.exceptions import BindingMismatchError, NotSupportedY
 from airflow_ckpt_provider.tables.fit import Columns
 from airflow_ckpt_provider.tables.mode import Mode, mode_of
 from airflow_ckpt_provider.tables.own import OwnFiles
+from airflow_ckpt_provider.tables.parameters import ModeParameters, told
 from airflow_ckpt_provider.tables.staged.folder import DATA, RowsCommit
 from airflow_ckpt_provider.tables.staged.writer import RowsScan, RowsWriter
 from airflow_ckpt_provider.tables.staged_files import gone_of
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.staged.folder import RowsFolder, TableFacts
     from airflow_ckpt_provider.tables.state import GroupCommit
     from airflow_ckpt_provider.tables.summary import Trace
+
+
+#: Name of the mode of rows that the next task reads.
+FOR_NEXT = "for_next"
 
 
 class Append(Mode):
@@ -60,7 +67,30 @@ class Append(Mode):
         return not any(write.seal.rows for write in writes) and not moves_watermark(writes)
 
 
-MODES: dict[str, type[Append]] = {"append": Append}
+class ForNextParameters(ModeParameters, frozen=True, kw_only=True):
+    """What the rows are for."""
+
+    reuse: Annotated[Literal["run", "content"], Meta(description="which runs may take them up")] = "run"
+
+
+class ForNext(Append):
+    """Rows are staged for the next task to read. Nothing commits them: what the seal says of them is all that there is to say.
+
+    The folder has no ``table.json``: its columns are those that the generation's header has pinned.
+    """
+
+    Parameters = ForNextParameters
+    creates = True
+    lands = False
+    takes_increments = False
+
+    @classmethod
+    def stays_freed(cls, parameters: JsonObject) -> bool:
+        """Whether they are for the tasks of one run, which are done."""
+        return told(cls.Parameters, parameters).reuse == "run"
+
+
+MODES: dict[str, type[Append]] = {"append": Append, FOR_NEXT: ForNext}
 
 
 class RowsState:

@@ -27,3 +27,4 @@ class Create(IcebergMode):
     """The table comes into being with its rows."""
 
     Parameters = CreateParameters
+    creates = True

@@ -32,5 +32,6 @@ class Create(LanceMode):
     """The dataset comes into being with its rows."""
 
     Parameters = CreateParameters
+    creates = True
     removes_rows = True
     takes_increments = False

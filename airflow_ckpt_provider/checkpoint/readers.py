@@ -1,0 +1,111 @@
+"""Who reads the rows that a generation has staged for other tasks, and when nobody needs them any more.
+
+A reader puts ``readers/<key hash>-g<generation>.json`` into the folder of what it reads, before its plan lists any file of it, and
+looks for the tombstone after that. Whoever frees the rows puts the tombstone first and looks for readers after that, before it
+removes anything. So at least one of the two sees the other: a reader that sees the tombstone does not begin, and rows of a reader
+that is seen stay.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_ckpt_provider.checkpoint.bounds import Generation  # noqa: TC001 - msgspec reads the annotations of its structs at run time
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
+from airflow_ckpt_provider.checkpoint.documents import Part, ReadBy, part_of
+from airflow_ckpt_provider.checkpoint.encoding import corrupt
+from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.exceptions import DiscardedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject
+    from airflow_ckpt_provider.checkpoint.reference import Reference
+
+#: Member of a header's ``source`` that says whose rows are read.
+_STAGED = "staged"
+
+
+class ReadRows(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """Whose rows are read, as a header has it.
+
+    :param generation: None where the key stands for what was computed, and any generation of it holds that.
+    :param sealed: digest of what was sealed; None as before.
+    """
+
+    key: str
+    generation: Generation | None = None
+    sealed: str | None = None
+
+
+def described(references: Iterable[Reference]) -> JsonObject:
+    """What a header says of a source that reads the rows of these."""
+    read = [
+        ReadRows(key=reference["idempotence_key"])
+        if reference.get("reuse") == "content"
+        else ReadRows(key=reference["idempotence_key"], generation=reference["generation"], sealed=reference["sealed"])
+        for reference in references
+    ]
+    return {_STAGED: msgspec.to_builtins(read)}
+
+
+def read_by(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
+    """The generations whose staged rows this one reads; not those of keys that stand for what was computed."""
+    for read in part_of(checkpoint.header.source.get(_STAGED, []), list[ReadRows], "source of the header"):
+        key = IdempotenceKey(read.key)
+        if read.generation is not None and read.generation in Checkpoint.generations(checkpoint.store, key):
+            yield Checkpoint.at(checkpoint.store, key, read.generation)
+
+
+def begin_reading(read: Checkpoint, reader: Header) -> None:
+    """Record that a generation reads what another one has staged.
+
+    :param read: whose rows are read.
+    :param reader: header of the generation that reads them.
+    :raises DiscardedError: if they were removed, or are about to be.
+    """
+    name = read.paths.reader(IdempotenceKey(reader.key).hash, reader.generation)
+    member = Checkpoint(read.store, reader).member
+    read.store.create(name, ReadBy(reader=member, origin=reader.origin, begun_at=now()))
+    require_readable(read)
+
+
+def require_readable(read: Checkpoint) -> None:
+    """Refuse rows that were removed, or are about to be.
+
+    :raises DiscardedError: saying why, and how to have them again.
+    """
+    tombstone = read.discarded()
+    if tombstone is None:
+        return
+    raise DiscardedError(
+        f"The rows that were staged under the key {read.key.value!r} for the next task are not there any more: they were given up "
+        f"at {tombstone.discarded_at:%Y-%m-%d %H:%M:%S} UTC ({tombstone.reason}). To have them computed again: "
+        f"{how_to_restart(read.header)}, and after it this task."
+    )
+
+
+def readers_of(read: Checkpoint) -> list[ReadBy]:
+    """All who have begun to read the rows of a generation.
+
+    :raises CorruptObjectError: if a record is not of the reader that its name says.
+    """
+    names = read.store.names(read.paths.readers_folder)
+    found = read.store.read_many(names, ReadBy)
+    for name, record in zip(names, found, strict=True):
+        if name != read.paths.reader(IdempotenceKey(record.reader.key).hash, record.reader.generation):
+            raise corrupt(name, f"is about another reader, {record.reader.key!r}")
+    return found
+
+
+def is_done(reader: ReadBy, read: Checkpoint) -> bool:
+    """Whether a reader needs the rows no more: it has landed, was given up, or has freed what it has made of them.
+
+    :param read: whose rows it reads, in the same store.
+    """
+    checkpoint = Checkpoint.at(read.store, IdempotenceKey(reader.reader.key), reader.reader.generation)
+    return checkpoint.committed() is not None or checkpoint.discarded() is not None

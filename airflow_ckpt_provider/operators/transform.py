@@ -1,0 +1,142 @@
+"""A stage without a table: its rows are staged below the checkpoint store, for the next task to read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow_ckpt_provider.checkpoint.layout import rows_folder
+from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.hooks.sources import source_options
+from airflow_ckpt_provider.hooks.tables import open_table
+from airflow_ckpt_provider.operators.modes import SAVE_EVERY, require_version
+from airflow_ckpt_provider.operators.stage import CheckpointedWriteOperator, transform_of
+from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
+from airflow_ckpt_provider.tables.format import MAIN
+from airflow_ckpt_provider.tables.staged.format import FORMAT
+from airflow_ckpt_provider.tables.staged.state import FOR_NEXT
+from airflow_ckpt_provider.write.content import content_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
+
+    from airflow.sdk import Context
+
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+    from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+    from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+    from airflow_ckpt_provider.sources import Source, Staged
+    from airflow_ckpt_provider.tables.table import Table
+
+
+class CheckpointedTransformOperator(CheckpointedWriteOperator):
+    """Transform a source, checkpointed, for the next task to read: a retry goes on behind what is staged, and computes the rest.
+
+    The rows are staged as Parquet below the checkpoint store, and never land in a table. The next operator reads them with
+    ``Staged``; of several in a row only the last one writes to a table, and has a commit::
+
+        parse = CheckpointedTransformOperator(task_id="parse", source=Files("s3://docs/*.parquet"), transform=FlatMap(pages, ...))
+        embed = CheckpointedTransformOperator(task_id="embed", source=Staged(parse.output), transform=Map(Embedder, ...))
+        write = CheckpointedLanceWriteOperator(task_id="write", uri="s3://lake/pages.lance", source=Staged(embed.output))
+        commit = CheckpointCommitOperator(task_id="commit", checkpoint=write.output)
+
+    :param source: what to read: a source such as ``Files``, ``IcebergTable``, ``SparkDataFrame`` or ``Staged``, or a path or
+        glob of Parquet files (templated)
+    :param transform: a function from a ``pyarrow.RecordBatch`` to a batch, a table, or an iterable of batches; its name as
+        ``"package.module:function"``; a ``Map`` or ``FlatMap`` of ``airflow_ckpt_provider.transforms``; None to stage the rows as
+        they are. The columns of what a plain function makes are those of its first rows, for which it is called once on the worker
+        of this task; a ``Map`` or ``FlatMap`` says them
+    :param transform_version: what stands for the transform's code in place of its fingerprint, which covers all that it uses:
+        change it whenever the rows that the transform makes change (templated)
+    :param idempotence_key: the name under which this is remembered, up to 512 characters. Default: DAG, task, run and map index
+        (templated)
+    :param reuse: who may take up what is staged: ``"run"``, the tries of this task in its run; or ``"content"``, any task of any
+        run that asks for the same: the key is the digest of what is read, of the transform's code, and of the columns that it
+        makes. What is computed already is not computed again, and other input or other code is another key
+    :param on_change: what to do if the key belongs to another source or transform: ``"fail"``; ``"restart"`` to discard what is
+        staged and begin anew; or ``"continue"``, where only the code of the transform has changed, to keep all that is staged and
+        go on with the new code
+    :param if_empty: what becomes of the task if there is nothing to read, or no row comes out of the transform: ``"succeed"``,
+        ``"skip"`` or ``"fail"``
+    :param save_every: rows of the input, or a ``timedelta``, after which what is done of a split is saved, so that the next attempt
+        goes on behind it
+    :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; ``local[*]`` if ``spark_default`` does not exist
+    :param spark_conf: Spark configuration of the session (templated)
+    :param checkpoint_conn_id: connection of type ``checkpoint``, below whose store the rows are staged; a folder below
+        ``AIRFLOW_HOME`` if ``checkpoint_default`` does not exist
+    :returns: the checkpoint reference, see ``airflow_ckpt_provider.checkpoint.reference.Reference``
+    """
+
+    template_fields: Sequence[str] = ("source", "transform_version", "idempotence_key", "spark_conf")
+    template_fields_renderers = {"spark_conf": "json"}  # noqa: RUF012 - Airflow's own attribute
+
+    def __init__(
+        self,
+        *,
+        source: Source | Staged | str,
+        transform: Callable[..., Any] | str | None = None,
+        transform_version: str | None = None,
+        idempotence_key: str | None = None,
+        reuse: Literal["run", "content"] = "run",
+        on_change: Literal["fail", "restart", "continue"] = "fail",
+        if_empty: Literal["succeed", "skip", "fail"] = "succeed",
+        save_every: int | timedelta = SAVE_EVERY,
+        spark_conn_id: str = "spark_default",
+        spark_conf: Mapping[str, str] | None = None,
+        checkpoint_conn_id: str = "checkpoint_default",
+        **kwargs: Any,  # noqa: ANN401 - BaseOperator's
+    ) -> None:
+        super().__init__(
+            source=source,
+            transform=transform,
+            transform_version=transform_version,
+            mode=FOR_NEXT,
+            evolve_schema=False,
+            idempotence_key=idempotence_key,
+            on_change=on_change,
+            on_rerun="reuse",
+            if_empty=if_empty,
+            missing_columns=None,
+            save_every=save_every,
+            spark_conn_id=spark_conn_id,
+            spark_conf=spark_conf,
+            checkpoint_conn_id=checkpoint_conn_id,
+            **kwargs,
+        )
+        self.reuse = reuse
+        self._require_reuse(source)
+
+    def _require_reuse(self, source: object) -> None:
+        """Refuse what a key that stands for its content cannot be."""
+        if self.reuse not in {"run", "content"}:
+            raise InvalidInputError(f"reuse={self.reuse!r}: the values are 'run' and 'content'.")
+        if self.reuse == "run":
+            return
+        if self._has_key:
+            raise InvalidInputError("reuse='content' makes the key of what is computed, and takes no idempotence_key.")
+        if self.on_change != "fail":
+            raise InvalidInputError(
+                "reuse='content' makes another key of other code or input, so that there is nothing for "
+                f"on_change={self.on_change!r} to do. Leave on_change out, or use reuse='run'."
+            )
+        if isinstance(source, SparkDataFrame):
+            raise InvalidInputError(
+                f"reuse='content' needs a source that says which rows it has before they are read; {source!r} does not."
+            )
+
+    @property
+    def _table_conn_id(self) -> str:
+        return self.checkpoint_conn_id
+
+    def _key(self, context: Context) -> IdempotenceKey:
+        if self.reuse == "run":
+            return super()._key(context)
+        source = self._source()
+        version = require_version(self.transform, self.transform_version)
+        return content_key(source, source_options(source), transform_of(self.transform, source), version)
+
+    def _target(self, key: IdempotenceKey, store: CheckpointStore) -> Table:
+        return open_table(FORMAT.name, rows_folder(store.uri, key.hash), MAIN, self.checkpoint_conn_id)
+
+    def _parameters(self) -> JsonObject:
+        return {"reuse": self.reuse} if self.reuse != "run" else {}
