@@ -20,7 +20,7 @@ def opened_source(source: Source | StoredSource) -> Source:
     :raises InvalidInputError: if the store's connection cannot be used.
     """
     if isinstance(source, StoredSource):
-        return source.opened(CheckpointHook(source.checkpoint_conn_id).get_conn())
+        return source.opened(CheckpointHook(source.store_conn_id()).get_conn())
     return source
 
 

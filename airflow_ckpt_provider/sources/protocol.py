@@ -140,9 +140,8 @@ class AccountingSource(Source, Protocol):
 class StoredSource(Protocol):
     """What is read lies in a checkpoint store, and can be read once that is open."""
 
-    @property
-    def checkpoint_conn_id(self) -> str:
-        """Airflow connection of that store."""
+    def store_conn_id(self) -> str:
+        """Airflow connection of that store, once templates are rendered."""
         ...
 
     def opened(self, store: CheckpointStore) -> Source:

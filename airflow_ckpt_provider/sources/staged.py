@@ -84,8 +84,7 @@ class Staged:
         require_whole(references)
         return references
 
-    @property
-    def checkpoint_conn_id(self) -> str:
+    def store_conn_id(self) -> str:
         """Connection of the store that has the rows."""
         return self.references[0]["checkpoint_conn_id"]
 

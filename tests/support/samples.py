@@ -21,6 +21,7 @@ from airflow_ckpt_provider.checkpoint.documents import (
     Origin,
     Piece,
     Plan,
+    ReadBy,
     Seal,
     Split,
     Staged,
@@ -145,4 +146,5 @@ SAMPLES: dict[str, Document] = {
     "members.json": Members(members=(Member(key=KEY.value, generation=1), Member(key="shop/other", generation=2))),
     "commit.json": Commit(group=GROUP.id, snapshot_id=4611686018427387904, committed_at=AT, rows=250),
     "discard.json": Discard(discarded_at=AT, reason="restart was asked for"),
+    "readby.json": ReadBy(reader=Member(key="shop/embed", generation=1), origin=HEADER.origin, begun_at=AT),
 }

@@ -10,14 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from contract.table.both import Iceberg, Lance
 from contract.table.test_pieces import Function, Killed
+from support import chains
+from support.chains import output, read
 from support.forging import forge
 from support.world import rows
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
 from airflow_ckpt_provider.checkpoint.documents import Member
-from airflow_ckpt_provider.checkpoint.layout import rows_folder
+from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.readers import readers_of
-from airflow_ckpt_provider.checkpoint.reference import reference
 from airflow_ckpt_provider.exceptions import (
     BindingMismatchError,
     CorruptObjectError,
@@ -27,10 +28,11 @@ from airflow_ckpt_provider.exceptions import (
 )
 from airflow_ckpt_provider.sources import Files, Staged
 from airflow_ckpt_provider.sources.transform import Transform
+from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.tables.staged.format import RowsTarget
 from airflow_ckpt_provider.transforms import Map
 from airflow_ckpt_provider.write import groups
-from airflow_ckpt_provider.write.attempt import WriteAttempt
+from airflow_ckpt_provider.write.cleanup import clean
 from airflow_ckpt_provider.write.content import content_key
 from airflow_ckpt_provider.write.pieces import SaveEvery
 
@@ -62,30 +64,7 @@ def world(request, tmp_path):
 
 def for_next(world, key="parse", function=marked, splits=None, **changes):
     """Stage rows for the next task; with ``splits``, die after so many."""
-    request = world.request(key, transform=function, mode="for_next", **changes)
-    attempt = WriteAttempt(world.store, RowsTarget(rows_folder(world.store.uri, request.key.hash)), request)
-    left = splits
-    while attempt.state is not State.FREED and (found := attempt.next_round()) is not None:
-        work = attempt.begin("none", 1)
-        for split in sorted(found.missing, key=lambda split: split.id):
-            if left == 0:
-                return attempt
-            work.run(split, "0")
-            left = None if left is None else left - 1
-    attempt.seal()
-    return attempt
-
-
-def output(attempt):
-    """What the task returns."""
-    checkpoint = attempt.checkpoint
-    return reference(checkpoint, checkpoint.sealed(), checkpoint.state(), recovered=0, written=0)
-
-
-def read(world, *attempts, **settings):
-    """A source of what these have staged."""
-    given = [output(attempt) for attempt in attempts]
-    return Staged(given if len(given) > 1 else given[0], **settings).opened(world.store)
+    return chains.for_next(world, key, function, splits, **changes)
 
 
 def written(world, source, key="write", function=doubled, **changes):
@@ -302,3 +281,80 @@ def test_a_kill_in_the_middle_of_a_split_costs_what_was_not_saved(world):
     assert again.seen == list(range(230, ROWS))
     written(world, read(world, first), function=None)
     assert [row["kind"] for row in world.read()] == [str(number + 1) for number in range(ROWS)]
+
+
+def cleaned(world, key, **settings):
+    """What a clean-up removes of a key, and of what it reads."""
+    latest = Checkpoint.latest(world.store, IdempotenceKey(key))
+    return list(clean(latest, lambda one: target_of(world, one), **settings))
+
+
+def target_of(world, checkpoint):
+    return world.target() if mode_type(checkpoint.header).lands else chains.rows_of(checkpoint)
+
+
+def files_of(world):
+    """All files of rows for next tasks."""
+    return sorted(path.name for path in (world.root / "store").rglob("rows/data/*"))
+
+
+def test_rows_are_freed_once_their_only_reader_has_landed(world):
+    first = for_next(world)
+    assert cleaned(world, "parse")[0].left == "no task has read it yet"
+    attempt = world.stage(world.request("write", source=read(world, first), transform=doubled))
+    assert "the key 'write' reads it, and is not committed" in cleaned(world, "parse")[0].left
+    world.commit(attempt)
+    (freed,) = cleaned(world, "parse")
+    assert (freed.files, freed.left, freed.state) == (4, "", State.FREED)
+    assert files_of(world) == []
+    assert world.read() == wanted()
+
+
+def test_rows_that_another_task_is_to_read_stay(world):
+    """Two tasks read the same rows, and one of them is done before the other has begun."""
+    first = for_next(world)
+    written(world, read(world, first))
+    waiting = {"not_begun": lambda _, readers: ["other"] if len(readers) < 2 else []}
+    assert cleaned(world, "parse", **waiting)[0].left == "the task 'other' is to read it, and has not begun"
+    second = for_next(world, "other", doubled, source=read(world, first))
+    assert "'other' reads it" in cleaned(world, "parse", **waiting)[0].left
+    assert len(files_of(world)) == 8
+    assert second.checkpoint.sealed().rows == ROWS
+
+
+def test_a_chain_is_freed_from_its_end(world):
+    first = for_next(world, "parse")
+    second = for_next(world, "embed", doubled, source=read(world, first))
+    written(world, read(world, second), function=None)
+    assert cleaned(world, "parse")[0].left.startswith("the key 'embed' reads it")
+    assert [entry.files for entry in cleaned(world, "embed")] == [4]
+    assert [entry.files for entry in cleaned(world, "parse")] == [4]
+    assert world.read() == wanted()
+
+
+def test_rows_whose_key_stands_for_what_was_computed_stay_for_other_runs(world):
+    first = content(world)
+    written(world, read(world, first))
+    key = first.checkpoint.key.value
+    assert cleaned(world, key)[0].left == "its key stands for what was computed, and other runs may ask for it"
+    assert cleaned(world, key, discard_unfinished=True)[0].files == 4
+
+
+def test_rows_that_are_being_read_are_not_given_up(world):
+    first = for_next(world)
+    world.stage(world.request("write", source=read(world, first), transform=doubled), splits=2)
+    assert "'write' reads it" in cleaned(world, "parse", discard_unfinished=True)[0].left
+    assert len(files_of(world)) == 4
+
+
+def test_a_reader_that_begins_while_rows_are_freed_loses_nothing(world):
+    """It has said that it reads before the tombstone was put, and is told; the rows stay."""
+    first = for_next(world)
+    written(world, read(world, first))
+    source = read(world, first)
+    late = world.attempt(world.request("late", source=source, transform=doubled))
+    first.checkpoint.discard("all tasks that read it were done", freed=True)
+    with pytest.raises(DiscardedError, match="'parse'"):
+        source.begin_reading(late.checkpoint.header)
+    assert "'late' had begun to read it" in cleaned(world, "parse")[0].left
+    assert len(files_of(world)) == 4

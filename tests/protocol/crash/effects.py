@@ -135,6 +135,12 @@ def _patch_store(obstore: ModuleType, effects: Counter) -> None:
             return effects.around(f"{_name} {_object(path)}", lambda: _original(store, path, *args, **kwargs))
 
         setattr(obstore, name, counted)
+    open_writer = obstore.open_writer
+
+    def counted_open(store: Any, path: str, **settings: Any) -> _CountedUpload:
+        return _CountedUpload(effects.around(f"create {_file(path)}", lambda: open_writer(store, path, **settings)), path, effects)
+
+    obstore.open_writer = counted_open
 
 
 def _patch_files(pyarrow_io: ModuleType, effects: Counter) -> None:
@@ -223,6 +229,25 @@ class _CountedFile:
     def close(self) -> None:
         if not self._stream.closed:
             self._effects.around(f"close {_file(self._location)}", self._stream.close)
+
+
+class _CountedUpload:
+    """An upload to a store whose end counts."""
+
+    def __init__(self, upload: Any, path: str, effects: Counter) -> None:
+        self._upload = upload
+        self._path = path
+        self._effects = effects
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._upload, name)
+
+    def __enter__(self) -> Self:
+        self._upload.__enter__()
+        return self
+
+    def __exit__(self, *args: object) -> Any:
+        return self._effects.around(f"close {_file(self._path)}", lambda: self._upload.__exit__(*args))
 
 
 class _CountedWriter:

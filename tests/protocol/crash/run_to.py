@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from protocol.crash.effects import Effects, install
 from protocol.crash.imports import import_everything
+from support import chains
 from support.foreign import options_of
 from support.world import World, rows
 
@@ -32,7 +33,7 @@ from airflow_ckpt_provider.write import cleanup, groups
 from airflow_ckpt_provider.write.pieces import SaveEvery
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import pyarrow as pa
 
@@ -116,6 +117,10 @@ def clean(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
         latest = Checkpoint.latest(world.store, IdempotenceKey(facts.get("key", "orders")))
         if latest is not None:
             done += cleanup.clean(latest, lambda _: world.target(), discard_unfinished=bool(facts.get("discard_unfinished")))
+    return _cleaned(done)
+
+
+def _cleaned(done: Iterable[cleanup.Cleaned]) -> list[dict[str, Any]]:
     return [{"generation": one.generation, "state": one.state, "files": one.files, "left": one.left} for one in done]
 
 
@@ -134,6 +139,23 @@ def append(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return []
 
 
+def chain(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Stage rows for a next task, and write those: a whole DAG run of two stages."""
+    (facts,) = writes
+    first = chains.for_next(world, "parse", same, save_every=SaveEvery(rows=facts["save_every"], seconds=None))
+    source = chains.read(world, first)
+    second = world.stage(world.request("orders", source=source, transform=same))
+    return _settled(groups.commit([second.checkpoint], world.target()))
+
+
+def free(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Remove what was staged for a next task, as the clean-up of that does."""
+    del writes
+    latest = Checkpoint.latest(world.store, IdempotenceKey("parse"))
+    assert latest is not None
+    return _cleaned(cleanup.clean(latest, chains.rows_of))
+
+
 _WORK: dict[str, Callable[[World, list[dict[str, Any]]], list[dict[str, Any]]]] = {
     "write": write,
     "stage": stage,
@@ -142,6 +164,8 @@ _WORK: dict[str, Callable[[World, list[dict[str, Any]]], list[dict[str, Any]]]] 
     "append": append,
     "columns": columns,
     "clean": clean,
+    "chain": chain,
+    "free": free,
 }
 
 

@@ -1,0 +1,98 @@
+"""Several transforms in a row in one DAG: each stage recovers by itself, and only the last one lands."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from airflow.sdk import DAG
+from support.dags import returned, start, task_states
+
+from airflow_ckpt_provider.operators.commit import CheckpointCommitOperator
+from airflow_ckpt_provider.operators.iceberg import CheckpointedIcebergWriteOperator
+from airflow_ckpt_provider.operators.transform import CheckpointedTransformOperator
+from airflow_ckpt_provider.sources import Files, Staged
+from airflow_ckpt_provider.transforms import FlatMap, Map
+
+pytestmark = [
+    pytest.mark.airflow,
+    pytest.mark.spark,
+    # Airflow's in-process API server, and what it is built on, warn about each other while a task runs.
+    pytest.mark.filterwarnings("default"),
+]
+
+SETTINGS = {"retries": 0, "retry_delay": timedelta(0)}
+
+
+def test_a_pipeline_resumes_at_the_stage_and_row_where_it_died_and_lands_once(dag_world, run_dag, tmp_path):
+    dag_world.put_files(files=2)
+    broken, calls = tmp_path / "broken", tmp_path / "calls"
+    calls.mkdir()
+    broken.touch()
+    counting, breaking = str(calls), str(broken)
+
+    def parse(id, value, at):  # noqa: A002 - the name of a column
+        with Path(counting, f"parse-{id}").open("a") as file:
+            file.write("x")
+        yield {"id": id, "value": value, "kind": "parsed", "at": at}
+
+    def embed(id, kind):  # noqa: A002 - the name of a column
+        with Path(counting, f"embed-{id}").open("a") as file:
+            file.write("x")
+        if id == 150 and Path(breaking).exists():
+            Path(breaking).unlink()
+            raise ValueError("the service was down")
+        return {"kind": f"{kind} and embedded"}
+
+    columns = {"id": pa.int64(), "value": pa.float64(), "kind": pa.string(), "at": pa.timestamp("us")}
+    with DAG("pipeline", schedule=None, start_date=start()) as dag:
+        source = Files(f"{dag_world.input}/*.parquet", max_split_bytes=1)
+        parsed = CheckpointedTransformOperator(task_id="parse", source=source, transform=FlatMap(parse, output=columns), **SETTINGS)
+        embedded = CheckpointedTransformOperator(
+            task_id="embed",
+            source=Staged(parsed.output),
+            transform=Map(embed, output={"kind": pa.string()}, keep=["id", "value", "at"]),
+            save_every=10,
+            **(SETTINGS | {"retries": 1}),
+        )
+        write = CheckpointedIcebergWriteOperator(task_id="write", table="shop.orders", source=Staged(embedded.output), **SETTINGS)
+        CheckpointCommitOperator(task_id="commit", checkpoint=write.output)
+    assert embedded.upstream_task_ids == {"parse"}
+    run = run_dag(dag)
+
+    assert task_states(run) == dict.fromkeys(["parse", "embed", "write", "commit"], "success")
+    assert dag_world.ids() == list(range(200))
+    assert set(dag_world.table().scan().to_arrow()["kind"].to_pylist()) == {"parsed and embedded"}
+    assert len(dag_world.table().snapshots()) == 1
+    twice = {path.name for path in calls.iterdir() if path.stat().st_size > 1}
+    # What was saved before the row that failed is not computed again, and the stage before it not at all.
+    assert {name for name in twice if name.startswith("parse")} == set()
+    assert twice <= {f"embed-{number}" for number in range(140, 200)}
+    reference = returned(run, "parse")
+    assert {name: reference[name] for name in ("format", "mode", "state", "rows")} == {
+        "format": "staged", "mode": "for_next", "state": "sealed", "rows": 200,
+    }  # fmt: skip
+
+
+def test_another_run_takes_up_what_was_computed(dag_world, run_dag, tmp_path):
+    dag_world.put_files(files=2)
+    calls = tmp_path / "calls"
+    counting = str(calls)
+
+    def counted(batch):
+        with Path(counting).open("a") as file:
+            file.write(f"{batch.num_rows}\n")
+        return batch
+
+    for number in range(2):
+        with DAG(f"content-{number}", schedule=None, start_date=start()) as dag:
+            source = Files(f"{dag_world.input}/*.parquet", max_split_bytes=1)
+            CheckpointedTransformOperator(task_id="make", source=source, transform=counted, reuse="content", **SETTINGS)
+        run = run_dag(dag)
+        assert set(task_states(run).values()) == {"success"}
+        if not number:
+            first = calls.read_text()
+    assert calls.read_text() == first
+    assert returned(run, "make")["splits"] == {"total": 2, "recovered": 2, "written": 0}
