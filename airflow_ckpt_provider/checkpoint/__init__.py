@@ -11,6 +11,7 @@ A **checkpoint** is the durable record of one write, under one **idempotence key
       pieces/<split>.<input>.<n>.json  what is done of a split that takes long put-if-absent; needed until it is staged
       ids/<split>-….parquet  ids of a split's rows, where a recovery is by rows; no name without its staged record
       staged/<split>.json  the published record of one written split   put-if-absent
+      readers/<hash>-g<n>.json  who reads the rows, where they are for another task  put-if-absent, before that one's plan
       seal.json            totals and all staged manifests; seal-2 …   put-if-absent
       groups/<id>.json     who lands together, in the first's folder   put-if-absent, before any of them is bound
       group.json           the commit this generation belongs to       put-if-absent, before the table is touched
@@ -20,7 +21,7 @@ A **checkpoint** is the durable record of one write, under one **idempotence key
 **States** are derived from what exists, never stored::
 
     planned -> staging -> sealed -> committed
-         \________\_________\-> discarded
+         \________\_________\-> discarded, or freed
 
 **Order is the protocol.** An attempt is recorded before it may write a file (I4). Data files are closed before their
 manifest is written, and the manifest before ``staged/<split>.json`` publishes it; the first publication wins and what is
@@ -48,6 +49,10 @@ seal, and with it the round that the seal names.
 
 Decision: a seal that lost files may be followed by one of a later round, also while a commit of the earlier one is under
 way. Each is complete by itself, and both are one generation, whose group lands once, whichever of the two it is.
+
+**Rows for the next task.** A stage without a table stages rows that no commit lands: its seal is all that there is. Who reads them
+says so in their generation's folder, and once all readers are done the rows may be freed, by a tombstone of its own kind: the stage
+stays done with, and its rows are not computed again unless somebody asks for that. See ``readers``.
 
 **Commit against discard.** Both put their object first and look for the other's second, so at least one of them sees
 the other: a commit that finds ``discard.json`` stops, a discard that finds ``group.json`` deletes nothing.

@@ -38,16 +38,10 @@ class Grouping(enum.Enum):
     ALONE = "alone"
 
 
-class Mode(ABC):
-    """One mode, on one state of a table.
+class Traits:
+    """What is known of a mode without a table."""
 
-    :param parameters: what it is told, as a header has it.
-    :raises InvalidInputError: if they are not what the mode takes.
-    """
-
-    #: What the mode takes. Operators read, check and template their arguments by it.
-    Parameters: ClassVar[type[ModeParameters]] = ModeParameters
-
+    #: How several writes of it may land.
     grouping: ClassVar[Grouping] = Grouping.FREE
 
     #: Whether staged files depend on what the table holds, so that the write is planned again if that changes.
@@ -62,10 +56,21 @@ class Mode(ABC):
     #: Whether a commit lands it. If not, the rows are for another task to read as soon as they are sealed.
     lands: ClassVar[bool] = True
 
+
+class Mode(Traits, ABC):
+    """One mode, on one state of a table.
+
+    :param parameters: what it is told, as a header has it.
+    :raises InvalidInputError: if they are not what the mode takes.
+    """
+
+    #: What the mode takes. Operators read, check and template their arguments by it.
+    Parameters: ClassVar[type[ModeParameters]] = ModeParameters
+
     def __init__(self, parameters: JsonObject) -> None:
         self.parameters = told(type(self).Parameters, parameters)
 
-    def validate(self) -> None:  # noqa: B027 - most modes have nothing to refuse
+    def validate(self) -> None:
         """Refuse what cannot work on this table, before anything is read or recorded.
 
         :raises InvalidInputError: saying what is wrong and what there is.

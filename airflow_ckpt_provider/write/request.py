@@ -130,7 +130,10 @@ class SourcePlan:
         if made is not None:
             return made
         for batches in self._samples(plan):
-            for batch in batches if request.transform is None else request.transform.apply(batches):
+            made_rows = (
+                batches if request.transform is None else request.transform.apply(_slices(batches, request.transform.first_rows))
+            )
+            for batch in made_rows:
                 return batch.schema
         return None
 
@@ -190,3 +193,10 @@ class SourcePlan:
         reader = request.source.reader(request.options)
         for split in plan.splits:
             yield reader.read(split, None)
+
+
+def _slices(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The same rows, few at a time: a function that is asked for its columns is not to work for an hour first."""
+    for batch in batches:
+        for begin in range(0, max(1, batch.num_rows), rows):
+            yield batch.slice(begin, rows)
