@@ -91,6 +91,14 @@ class CheckpointPaths:
         """Ids of the rows that ``writer`` staged for a split, where a recovery is by rows."""
         return f"{self.ids_folder}{split_id}-{writer}.parquet"
 
+    @property
+    def rejected_folder(self) -> str:
+        return f"{self.root}rejected/"
+
+    def rejected(self, split_id: str, writer: str) -> str:
+        """Rows of a split's input at which the transform failed, as ``writer`` ran it."""
+        return f"{self.rejected_folder}{split_id}-{writer}.parquet"
+
     def seal(self, number: int = 1) -> str:
         """The first seal, or the one that took the place of that before it."""
         return f"{self.root}seal{_suffix(number)}.json"
