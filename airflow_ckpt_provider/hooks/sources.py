@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
-from airflow_ckpt_provider.hooks.checkpoint import storage_options
+from airflow_ckpt_provider.hooks.checkpoint import storage_options, store_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,4 +21,6 @@ def source_options(source: Source) -> Mapping[str, str]:
     if source.conn_kind == "iceberg" and source.conn_id is not None:
         catalog = iceberg_catalog(source.conn_id)
         return {**catalog.properties, "name": catalog.name}
+    if source.conn_kind == "store" and source.conn_id is not None:
+        return store_options(source.conn_id)
     return storage_options(source.conn_id)

@@ -24,18 +24,15 @@ if TYPE_CHECKING:
 _FEW, _MANY = 16, 1024
 
 
-def require_of_rows(name: str, *, rejecting: bool) -> None:
-    """Refuse to reject rows where nobody can tell at which of them a function fails.
+def not_of_rows(name: str) -> InvalidInputError:
+    """The error where rows are to be rejected, and nobody can tell at which of them a function fails.
 
     :param name: of the transform.
-    :raises InvalidInputError: if they are to be rejected.
     """
-    if rejecting:
-        raise InvalidInputError(
-            f"on_error is 'skip' or 'retry', and the transform {name} is no Map or FlatMap, so that nobody can tell at which "
-            "rows it fails. Make it one (see airflow_ckpt_provider.transforms; batched=True for functions of batches), or leave "
-            "out on_error."
-        )
+    return InvalidInputError(
+        f"on_error is 'skip' or 'retry', and the transform {name} is no Map or FlatMap, so that nobody can tell at which rows it "
+        "fails. Make it one (see airflow_ckpt_provider.transforms; batched=True for functions of batches), or leave out on_error."
+    )
 
 
 class Transform:
@@ -92,6 +89,11 @@ class Transform:
                 yield self._row_by_row(batch, self._beside)
 
     @property
+    def of_rows(self) -> bool:
+        """Whether it can tell at which rows it fails."""
+        return isinstance(self.function, Map) and self._beside is None
+
+    @property
     def one_each(self) -> bool:
         """Whether it is known to make one row of each."""
         return isinstance(self.function, Map) and self.function.one_each
@@ -105,7 +107,8 @@ class Transform:
         if isinstance(self.function, Map) and self._beside is None:
             yield from self.function.steps(batches, begin, rejecting=rejecting)
             return
-        require_of_rows(self.name, rejecting=rejecting)
+        if rejecting:
+            raise not_of_rows(self.name)
         for batch in batches:
             for made in self.apply([batch]):
                 yield Step(made)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import airflow_ckpt_provider
+from airflow_ckpt_provider.checkpoint.secrets import without_credentials
 from airflow_ckpt_provider.exceptions import CheckpointError, OutputError
 from airflow_ckpt_provider.transforms.steps import FailedRows, Failure
 
@@ -40,7 +41,8 @@ def failure_of(error: BaseException, row: int) -> Failure:
         message = "(it cannot be shown)"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_ours(frame.filename)]
     lines = "".join(traceback.format_list(frames))
-    return Failure(row, _storable(f"{type(error).__name__}: {message}"[:_LONGEST_MESSAGE]), _storable(lines[-_LONGEST_TRACEBACK:]))
+    said = f"{type(error).__name__}: {message}"
+    return Failure(row, _storable(said)[:_LONGEST_MESSAGE], _storable(lines)[-_LONGEST_TRACEBACK:])
 
 
 def failed_rows(batch: pa.RecordBatch, failures: Mapping[int, Failure]) -> FailedRows | None:
@@ -62,5 +64,5 @@ def is_ours(file: str) -> bool:
 
 
 def _storable(text: str) -> str:
-    """A text that can be stored as UTF-8, whatever the user's error says."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    """A text that can be stored as UTF-8, whatever the user's error says, without users and passwords of URLs (I9)."""
+    return without_credentials(text.encode("utf-8", "backslashreplace").decode())

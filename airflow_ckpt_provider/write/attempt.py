@@ -80,6 +80,7 @@ class WriteAttempt:
         #: The last plan that was made by looking at the table in this attempt.
         self._own_plan: Plan | None = None
         self._id = uuid.uuid4().hex[:12]
+        request.on_error.require_usable(request.transform)
         table.validate(request.mode, request.parameters)
         generations = Generations(store, table, request, self._source_plan)
         self.checkpoint = generations.open()

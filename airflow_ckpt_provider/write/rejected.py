@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Literal
 from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.checkpoint.rejected import files_of, left_out, require_named, run_again
 from airflow_ckpt_provider.checkpoint.restart import how_to_continue
-from airflow_ckpt_provider.exceptions import RowsToRetryError, TooManyErrorsError
+from airflow_ckpt_provider.exceptions import CheckpointError, RowsToRetryError, TooManyErrorsError
 from airflow_ckpt_provider.sources.rejected.file import ERROR, ROW, RejectedRows, rows_in
+from airflow_ckpt_provider.sources.transform import not_of_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, Plan, RejectedFile, Split, Staged
+    from airflow_ckpt_provider.checkpoint.documents import Header, Plan, RejectedFile, Seal, Split, Staged
     from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
     from airflow_ckpt_provider.checkpoint.staged_write import StagedWrite
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+    from airflow_ckpt_provider.sources.transform import Transform
     from airflow_ckpt_provider.transforms.steps import FailedRows, Failure
 
 WhenFailing = Literal["fail", "skip", "retry"]
@@ -51,6 +53,14 @@ class OnError:
     def rejects(self) -> bool:
         """Whether a task goes on behind a row at which the transform fails."""
         return self.policy != "fail"
+
+    def require_usable(self, transform: Transform | None) -> None:
+        """Refuse to reject rows where nobody can tell which they are.
+
+        :raises InvalidInputError: naming the transform.
+        """
+        if self.rejects and not (transform is not None and transform.of_rows):
+            raise not_of_rows("None" if transform is None else transform.name)
 
     def allows(self, rejected: int, rows: int) -> bool:
         """Whether so many of these rows of the input may be left out."""
@@ -194,6 +204,14 @@ class Rejections:
                 f"{said} The next try runs those {rejected:,} again, and only those. If no try is left: {_what_to_do(header)}"
             )
         raise TooManyErrorsError(f"{said} {_what_to_do(header)}")
+
+    def said_of(self, seal: Seal) -> str:
+        """The first errors of what a seal leaves out, in one line."""
+        try:
+            return listed(first_errors(self._write, seal.rejected))
+        except CheckpointError as error:
+            # What is sealed stands without them.
+            return f"their errors cannot be shown ({error})"
 
     def _records(self) -> Collection[Staged]:
         return self._write.records([split.id for split in self._write.source_splits])

@@ -144,7 +144,7 @@ class SplitWork:
     def remove(self, written: Written, rejected: Sequence[RejectedFile]) -> None:
         """Remove files that no record names."""
         self.writer.remove(written)
-        rejected_file.remove(self.store, self.paths, rejected)
+        rejected_file.remove(self.store, [self.paths.rejected(file.split, file.writer) for file in rejected])
 
 
 class WholeSplit(NamedTuple):

@@ -6,6 +6,7 @@ the record has, is checked before anything of it is used.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tempfile
 from typing import IO, TYPE_CHECKING, Any, Self
@@ -16,7 +17,7 @@ from airflow_ckpt_provider.checkpoint.store import StoreError
 from airflow_ckpt_provider.exceptions import CorruptObjectError, InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -153,12 +154,14 @@ class _Part:
         self._held, self._bytes = [], 0
 
 
-def remove(store: CheckpointStore, paths: CheckpointPaths, files: Sequence[RejectedFile]) -> None:
-    """Take back files that no record names, or will name."""
+def remove(store: CheckpointStore, names: Iterable[str]) -> None:
+    """Remove files that no record names, or will name. One that is gone already is gone."""
     import obstore
 
-    if files:
-        obstore.delete(store.location.open(create=True), [paths.rejected(file.split, file.writer) for file in files])
+    objects = store.location.open(create=True)
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            obstore.delete(objects, name)
 
 
 def rows_in(
@@ -193,10 +196,25 @@ def require_there(store: CheckpointStore, paths: CheckpointPaths, files: Sequenc
 
     :raises CorruptObjectError: naming one.
     """
-    there = set(store.names(paths.rejected_folder)) if files else set()
+    there = in_store(store, paths) if files else {}
     for file in files:
-        if paths.rejected(file.split, file.writer) not in there:
+        name = paths.rejected(file.split, file.writer)
+        if name not in there:
             raise _damaged(store, paths, file, "is gone")
+        if there[name] != file.bytes:
+            raise _damaged(store, paths, file, "has another size than its record says")
+
+
+def in_store(store: CheckpointStore, paths: CheckpointPaths) -> dict[str, int]:
+    """The files of rejected rows of a generation, whether a record names them or not: their bytes by their names."""
+    import obstore
+
+    try:
+        chunks = obstore.list(store.location.open(create=True), paths.rejected_folder)
+        return {item["path"]: item["size"] for chunk in chunks for item in chunk}
+    except Exception as error:
+        said = store.location.said(error)
+        raise StoreError(f"Could not list {paths.rejected_folder} in the checkpoint store {store.uri}: {said}") from error
 
 
 def _fetch(store: CheckpointStore, paths: CheckpointPaths, file: RejectedFile, local: IO[bytes]) -> None:
