@@ -59,6 +59,18 @@ class InvalidInputError(TerminalError):
     """A parameter, URI, connection or key that cannot work. Raised before Spark starts."""
 
 
+class OutputError(InvalidInputError):
+    """What a transform returned is not what it may return, or not what it says that it makes."""
+
+
+class TooManyErrorsError(TerminalError):
+    """The transform failed at more rows than the write may leave out. What came right stays staged."""
+
+
+class RowsToRetryError(RetryableError):
+    """The transform failed at rows that the next attempt runs again, and only those. What came right stays staged."""
+
+
 class EmptyInputError(InvalidInputError):
     """There is nothing to read, and the write was told that there has to be, or cannot be without it."""
 

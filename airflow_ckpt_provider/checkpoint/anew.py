@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -51,7 +50,7 @@ def read_anew(reading: Plan, lost: Collection[str], number: int, mode: JsonObjec
     :param reading: the last plan that lists the splits of the source.
     :param mode: what the mode has pinned and not computed from the source.
     """
-    reads = tuple(_renamed(split, number) if split.id in lost else split for split in reading.splits if split.task == READ)
+    reads = tuple(_renamed(split, number) if split.id in lost else split for split in reading.splits if split.is_input)
     return msgspec.structs.replace(reading, created_at=now(), mode=mode, anew={ALL: number}, splits=reads)
 
 

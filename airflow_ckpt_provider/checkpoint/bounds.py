@@ -50,6 +50,7 @@ Round = Annotated[int, msgspec.Meta(ge=1, le=MAX_ROUNDS)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z_.-]{1,200}$")]
 #: What stands for the code of a transform; see ``documents.code_of``.
 CodeDigest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}$")]
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
 #: A moment that can be compared with any other.
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 

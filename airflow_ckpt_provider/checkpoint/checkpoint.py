@@ -45,7 +45,7 @@ from airflow_ckpt_provider.exceptions import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, RejectedFile
     from airflow_ckpt_provider.checkpoint.encoding import Document
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 
@@ -222,7 +222,7 @@ class Checkpoint:
         """The published records of these splits, which must be published."""
         records = self.store.read_many([self.paths.staged(split_id) for split_id in split_ids], Staged)
         for split_id, record in zip(split_ids, records, strict=True):
-            if record.split != split_id or not is_writer(record.writer):
+            if record.split != split_id or not is_writer(record.writer) or not record.rejects_its_own:
                 raise self._strange(self.paths.staged(split_id), f"is about the split {record.split!r} of {record.writer!r}")
         return records
 
@@ -252,6 +252,7 @@ class Checkpoint:
         number: int = 1,
         provisional: bool = False,
         again: bool = False,
+        rejected: Sequence[RejectedFile] = (),
     ) -> Seal:
         """Close the checkpoint: the totals of what is staged are fixed (I2).
 
@@ -261,10 +262,11 @@ class Checkpoint:
         :param number: round of the plan.
         :param provisional: whether another seal may take the place of this one; one of an earlier round is replaced.
         :param again: whether that of an earlier round is replaced in any case, because files that it needs were lost.
+        :param rejected: rows of the input that are left out.
         :returns: the newest seal; another one than was to be put, if that may not take its place.
         :raises RowCountError: if a staged record disagrees with its own manifest.
         """
-        seals = self._seals()
+        seals = self.seals()
         if seals and (seals[-1].round >= number or not (again or seals[-1].provisional)):
             return seals[-1]
         totals = totals_of(records, self.key.value)
@@ -285,6 +287,7 @@ class Checkpoint:
             counts=dict(totals.counts),
             provisional=provisional,
             computed_by=computed_by(records, self.header.code),
+            rejected=tuple(rejected),
         )
         name = self.paths.seal(len(seals) + 1)
         if self.store.create(name, seal):
@@ -296,10 +299,11 @@ class Checkpoint:
 
     def sealed(self) -> Seal | None:
         """The newest seal, or None before there is one."""
-        seals = self._seals()
+        seals = self.seals()
         return seals[-1] if seals else None
 
-    def _seals(self) -> list[Seal]:
+    def seals(self) -> list[Seal]:
+        """All seals, in their order."""
         seals: list[Seal] = []
         while (seal := self.store.read(self.paths.seal(len(seals) + 1), Seal)) is not None:
             seals.append(seal)

@@ -26,6 +26,7 @@ from airflow_ckpt_provider.checkpoint.bounds import (  # msgspec reads the annot
     Name,  # noqa: TC001
     Number,  # noqa: TC001
     Round,  # noqa: TC001
+    Sha256,  # noqa: TC001
 )
 from airflow_ckpt_provider.checkpoint.encoding import FORMAT_VERSION, Document, from_json, to_json  # noqa: F401 - they belong to what is here
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 
 AnyPart = TypeVar("AnyPart")
 
-#: Task of a split that the source reads; all others are the table's own work.
-READ = "read"
+#: Task of a split that the source reads, and of one that reads rejected rows again; all others are the table's own work.
+READ, AGAIN = "read", "again"
 
 JsonObject = dict[str, object]
 
@@ -206,13 +207,19 @@ class Split(Part, frozen=True, kw_only=True):
     :param id: its name in the plan; sorts as text.
     :param bytes: input bytes, as far as the source knows them before reading.
     :param read: what the source, or the table for work of its own, needs to read it again, and nothing else.
-    :param task: ``READ`` if the source reads it; else the name of the table's own work, such as rewriting one of its files.
+    :param task: ``READ`` if the source reads it; ``AGAIN`` for rows of another split that were rejected, see
+        ``checkpoint.rejected``; else the name of the table's own work, such as rewriting one of its files.
     """
 
     id: Name
     bytes: Count
     read: JsonObject
     task: str = READ
+
+    @property
+    def is_input(self) -> bool:
+        """Whether rows of the input are read, and not the table's own work done."""
+        return self.task in {READ, AGAIN}
 
 
 class Pinned(Part, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
@@ -297,6 +304,19 @@ class StagedFile(Part, frozen=True, array_like=True):
     bytes: Count
 
 
+class RejectedFile(Part, frozen=True, array_like=True):
+    """A file in the store with rows of a split's input at which the transform failed. Its name says split and writer.
+
+    :param sha256: of the file.
+    """
+
+    split: Name
+    writer: Name
+    rows: Count
+    bytes: Count
+    sha256: Sha256
+
+
 class Staged(Document, frozen=True, kw_only=True, tag="staged"):
     """The published record of one written split (I3).
 
@@ -310,6 +330,8 @@ class Staged(Document, frozen=True, kw_only=True, tag="staged"):
     :param intermediate: what later rounds of the write read, and what never becomes part of the table; see ``Pinned``.
     :param missing: columns of the table that rows of the split did not have, and that are null in them.
     :param computed_by: digests of the code that has computed the rows, in their order; empty for that of the header.
+    :param input_rows: rows of the input that it stands for; None for the table's own work.
+    :param rejected: those of them at which the transform failed, and that are not among ``rows``.
     """
 
     split: Name
@@ -324,6 +346,13 @@ class Staged(Document, frozen=True, kw_only=True, tag="staged"):
     intermediate: JsonObject | None = None
     missing: tuple[str, ...] = ()
     computed_by: tuple[CodeDigest, ...] = ()
+    input_rows: Count | None = None
+    rejected: tuple[RejectedFile, ...] = ()
+
+    @property
+    def rejects_its_own(self) -> bool:
+        """Whether the rejected rows that it names are of its split, each file once."""
+        return all(file.split == self.split for file in self.rejected) and len({*self.rejected}) == len(self.rejected)
 
     def intermediate_as(self, *kinds: type[AnyPinned]) -> AnyPinned | None:
         """The member ``intermediate``, as the struct that the split's writer has recorded; None if it has recorded none.
@@ -362,6 +391,7 @@ class Seal(Document, frozen=True, kw_only=True, tag="seal"):
     :param provisional: True if another seal takes its place when the table moves before the commit.
     :param contents: SHA-256 of what is sealed: the round's plan and the records of its splits. See ``contents_of``.
     :param computed_by: how many splits each code has computed, in part or as a whole, by its digest; empty if the header's has all.
+    :param rejected: rows of the input that are left out, because the transform failed at them; see ``checkpoint.rejected``.
     """
 
     sealed_at: Moment
@@ -375,6 +405,12 @@ class Seal(Document, frozen=True, kw_only=True, tag="seal"):
     counts: dict[str, Count] = {}  # noqa: RUF012 - msgspec copies it
     provisional: bool = False
     computed_by: dict[CodeDigest, Count] = {}  # noqa: RUF012 - msgspec copies it
+    rejected: tuple[RejectedFile, ...] = ()
+
+    @property
+    def rejected_rows(self) -> int:
+        """How many rows of the input are left out."""
+        return sum(file.rows for file in self.rejected)
 
     @property
     def is_empty(self) -> bool:

@@ -99,6 +99,14 @@ class CheckpointPaths:
         """Who reads the rows of this generation: a generation of another key."""
         return f"{self.readers_folder}{key_hash}-g{generation}.json"
 
+    @property
+    def rejected_folder(self) -> str:
+        return f"{self.root}rejected/"
+
+    def rejected(self, split_id: str, writer: str) -> str:
+        """Rows of a split's input at which the transform failed, as ``writer`` ran it."""
+        return f"{self.rejected_folder}{split_id}-{writer}.parquet"
+
     def seal(self, number: int = 1) -> str:
         """The first seal, or the one that took the place of that before it."""
         return f"{self.root}seal{_suffix(number)}.json"

@@ -69,7 +69,7 @@ def require_next(paths: CheckpointPaths, piece: Piece, split: Split, before: Seq
     """
     begin = before[-1].end if before else 0
     ended = bool(before) and before[-1].last
-    named = piece.split == split.id and piece.number == len(before) and is_writer(piece.writer)
+    named = piece.split == split.id and piece.number == len(before) and is_writer(piece.writer) and piece.rejects_its_own
     if not named or ended or piece.begin != begin or piece.end < begin:
         raise corrupt(
             paths.piece(input_id(split), len(before)),

@@ -60,6 +60,7 @@ class Reference(TypedDict):
     ``instances`` is there if the stage is mapped. ``computed_by`` is there if the write was gone on with under other code: how many
     splits each code has computed, in part or all of it, by its digest.
     ``reuse`` is ``content`` for rows whose key stands for what was computed, see ``CheckpointedTransformOperator``.
+    ``rejected`` is there if the transform failed at rows of the input that are left out: how many.
     ``table_conn_id`` is empty for a dataset that is opened with the credentials of the environment. ``header`` is the SHA-256 of
     what the stage has bound the checkpoint to, and ``sealed`` that of what it has sealed: the plan and the record of each split.
     """
@@ -87,6 +88,7 @@ class Reference(TypedDict):
     counts: NotRequired[dict[str, int]]
     computed_by: NotRequired[dict[str, int]]
     reuse: NotRequired[str]
+    rejected: NotRequired[int]
     commit: NotRequired[CommitFacts]
 
 
@@ -138,6 +140,8 @@ def reference(
         made["reuse"] = str(header.parameters["reuse"])
     if seal.computed_by:
         made["computed_by"] = dict(seal.computed_by)
+    if seal.rejected:
+        made["rejected"] = seal.rejected_rows
     return made
 
 

@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, totals_of
-from airflow_ckpt_provider.checkpoint.documents import READ, contents_of
+from airflow_ckpt_provider.checkpoint.documents import contents_of
+from airflow_ckpt_provider.checkpoint.rejected import left_out
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import BindingMismatchError, CheckpointMissingError, CorruptObjectError, NotSealedError
 
@@ -62,14 +63,13 @@ class StagedWrite:
 
     @property
     def source_plan(self) -> Plan:
-        """The last plan that has splits of the source, which lists all of them; the last one of all if none has any."""
-        plans = self.plans
-        return next((plan for plan in reversed(plans) if any(split.task == READ for split in plan.splits)), plans[-1])
+        """The last plan that has splits of the input, which lists all of them; the last one of all if none has any."""
+        return input_plan(self.plans)
 
     @property
     def source_splits(self) -> list[Split]:
-        """The splits that the source reads."""
-        return [split for split in self.source_plan.splits if split.task == READ]
+        """The splits of the input: those that the source reads, and those with rejected rows that are run again."""
+        return [split for split in self.source_plan.splits if split.is_input]
 
     def plan_of(self, number: int) -> Plan | None:
         """The pinned plan of a round; None before there is one."""
@@ -217,6 +217,20 @@ class SealedWrite(StagedWrite):
                 f"Redo the write: {how_to_restart(self.header)}."
             )
 
+    def require_rejected(self) -> None:
+        """Refuse a seal that does not say which rows of the input its splits have rejected and no other split has run again.
+
+        :raises CorruptObjectError: naming the key.
+        """
+        plan = input_plan(self.plans[: self.seal.round])
+        records = self.records([split.id for split in plan.splits if split.is_input])
+        if tuple(left_out(plan, records)) != self.seal.rejected:
+            raise CorruptObjectError(
+                f"The seal of the key {self.header.key!r} in the checkpoint store says that {self.seal.rejected_rows:,} rows of "
+                "the input were rejected, and the records of its splits name others. The store was altered; nothing was changed. "
+                f"Redo the write: {how_to_restart(self.header)}."
+            )
+
     def _not_handed_over(self) -> BindingMismatchError:
         seal = self.seal
         return BindingMismatchError(
@@ -232,6 +246,11 @@ class SealedWrite(StagedWrite):
         """Files that it has staged for rows of its own."""
         # A split that replaced a file of the table carried rows over that are not this write's to remove.
         return [file.path for record in self.staged if not record.replaces for file in record.files]
+
+
+def input_plan(plans: Sequence[Plan]) -> Plan:
+    """The last of these plans that lists splits of the input; the last one of all if none does."""
+    return next((plan for plan in reversed(plans) if any(split.is_input for split in plan.splits)), plans[-1])
 
 
 def sealed_of(checkpoint: Checkpoint) -> Seal:

@@ -76,6 +76,14 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         goes on behind it. A transform gets no more rows than that at a time, or so many that they take it about a second. A
         split that is done sooner is not affected. Rows of a ``SparkDataFrame`` have no order to go on in: its buckets are staged
         as a whole
+    :param on_error: what becomes of rows at which a ``Map`` or ``FlatMap`` fails: ``"fail"`` fails the task at the first of them;
+        ``"skip"`` leaves them out of the write and keeps them, with error and traceback, for ``Rejected``; ``"retry"`` stages all
+        others and then fails the try, so that the next one runs these again, and only these. As long as the write is not sealed,
+        an attempt runs again what earlier ones have rejected. A function of batches that fails is called again with parts of its
+        batch
+    :param max_errors: how many rows may be left out: a number, or a share of the rows of the input such as ``0.01``, of each
+        split, once a hundred of its rows are done, and of all. More fail the task, or the try with ``"retry"``. Default: any
+        number with ``"skip"``, none with ``"retry"``
     :param lance_conn_id: connection of type ``checkpoint`` with the credentials of the dataset's storage; those of the environment
         if None
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; ``local[*]`` if ``spark_default`` does not exist
@@ -112,6 +120,8 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         if_empty: Literal["succeed", "skip", "fail"] = "succeed",
         missing_columns: Literal["null", "fail"] | None = None,
         save_every: int | timedelta = SAVE_EVERY,
+        on_error: Literal["fail", "skip", "retry"] = "fail",
+        max_errors: float | None = None,
         lance_conn_id: str | None = None,
         spark_conn_id: str = "spark_default",
         spark_conf: Mapping[str, str] | None = None,
@@ -130,6 +140,8 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
             if_empty=if_empty,
             missing_columns=missing_columns,
             save_every=save_every,
+            on_error=on_error,
+            max_errors=max_errors,
             spark_conn_id=spark_conn_id,
             spark_conf=spark_conf,
             checkpoint_conn_id=checkpoint_conn_id,
@@ -152,6 +164,8 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
 
     def _require_usable(self, mode: str, source: object, transform: object) -> None:
         if mode == "add_columns":
+            if self.on_error != "fail":
+                raise InvalidInputError("mode='add_columns' computes a value for each row, and takes no on_error but 'fail'.")
             if self.missing_columns is not None:
                 raise InvalidInputError("mode='add_columns' writes the columns that it adds, and takes no missing_columns.")
             if self.evolve_schema:

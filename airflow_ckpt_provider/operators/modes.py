@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.sources import Source
 from airflow_ckpt_provider.sources.protocol import StoredSource
+from airflow_ckpt_provider.sources.transform import not_of_rows
 from airflow_ckpt_provider.tables.parameters import given, names_in, text
-from airflow_ckpt_provider.transforms.names import parse_name
+from airflow_ckpt_provider.transforms.names import name_of, parse_name
+from airflow_ckpt_provider.transforms.rows import Map
 from airflow_ckpt_provider.write.pieces import SaveEvery
+from airflow_ckpt_provider.write.rejected import OnError
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
@@ -64,6 +67,26 @@ def require_save_every(value: object) -> SaveEvery:
     raise InvalidInputError(
         f"save_every={value!r} is neither a number of input rows, such as 1000, nor a time, such as timedelta(seconds=30)."
     )
+
+
+def require_on_error(on_error: str, max_errors: object, transform: object) -> OnError:
+    """What a user says of rows at which the transform fails.
+
+    :raises InvalidInputError: if it cannot be done.
+    """
+    if on_error not in {"fail", "skip", "retry"}:
+        raise InvalidInputError(f"on_error={on_error!r}: the values are 'fail', 'skip' and 'retry'.")
+    if max_errors is not None and on_error == "fail":
+        raise InvalidInputError(f"max_errors={max_errors!r} belongs to on_error='skip' or 'retry', and on_error is 'fail'.")
+    is_number = isinstance(max_errors, int) and not isinstance(max_errors, bool) and max_errors >= 0
+    if not (max_errors is None or is_number or (isinstance(max_errors, float) and 0 < max_errors < 1)):
+        raise InvalidInputError(
+            f"max_errors={max_errors!r} is neither a number of rows, such as 100, nor a share of them, such as 0.01."
+        )
+    # A function that is given by its name is imported by the worker.
+    if on_error != "fail" and not isinstance(transform, Map | str):
+        raise not_of_rows(name_of(transform) if callable(transform) else repr(transform))
+    return OnError(on_error, max_errors)  # type: ignore[arg-type]  # both were looked at
 
 
 def require_transform(transform: object) -> None:

@@ -22,7 +22,13 @@ from airflow_ckpt_provider.hooks.sources import opened_source, source_options
 from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.hooks.words import commit_facts, commit_word
 from airflow_ckpt_provider.operators.identity import continues, default_key, instances_of, origin_of, restart_token
-from airflow_ckpt_provider.operators.modes import require_policies, require_save_every, require_usable, require_version
+from airflow_ckpt_provider.operators.modes import (
+    require_on_error,
+    require_policies,
+    require_save_every,
+    require_usable,
+    require_version,
+)
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.sources.protocol import SampledSource, SessionSource
 from airflow_ckpt_provider.sources.transform import Transform
@@ -70,6 +76,8 @@ class CheckpointedWriteOperator(BaseOperator):
         if_empty: Literal["succeed", "skip", "fail"],
         missing_columns: Literal["null", "fail"] | None,
         save_every: int | timedelta,
+        on_error: Literal["fail", "skip", "retry"],
+        max_errors: float | None,
         spark_conn_id: str,
         spark_conf: Mapping[str, str] | None,
         checkpoint_conn_id: str,
@@ -81,6 +89,9 @@ class CheckpointedWriteOperator(BaseOperator):
         self.missing_columns = missing_columns
         require_save_every(save_every)
         self.save_every = save_every
+        require_on_error(on_error, max_errors, transform)
+        self.on_error = on_error
+        self.max_errors = max_errors
         self._require_usable(mode, source, transform)
         require_version(transform, transform_version)
         # Airflow renders templates inside a source in place: a copy of its own keeps mapped tasks apart.
@@ -103,6 +114,15 @@ class CheckpointedWriteOperator(BaseOperator):
         self._engine: SparkEngine | None = None
         self._killed = False
         self._named: frozenset[str] = frozenset()
+        self._follow(source)
+
+    def _follow(self, source: object) -> None:
+        """Run after the tasks whose outputs a source takes: Airflow itself does not look into it."""
+        # As Airflow does with the arguments that it knows of; one instance of a mapped task has no tasks before it.
+        if getattr(self, "_BaseOperator__from_mapped", False):
+            return
+        for name in () if hasattr(source, "resolve") else getattr(source, "template_fields", ()):
+            XComArg.apply_upstream_relationship(self, getattr(source, name))
 
     @property
     def _table_conn_id(self) -> str:
@@ -184,6 +204,7 @@ class CheckpointedWriteOperator(BaseOperator):
         self._warn_of_missing(attempt)
         if not attempt.planned_here and isinstance(self._source(), Files):
             self._compare_planned(attempt)
+        self._warn_of_rejected(attempt, seal)
         if not seal.splits:
             mode = checkpoint.header.mode
             if mode_type(checkpoint.header).lands:
@@ -264,6 +285,7 @@ class CheckpointedWriteOperator(BaseOperator):
             evolve_schema=self.evolve_schema,
             missing_columns=self.missing_columns,
             save_every=require_save_every(self.save_every),
+            on_error=require_on_error(self.on_error, self.max_errors, self.transform),
             sample=_sample(source, options, engine),
             restart_token=restart_token(context),
         )
@@ -287,6 +309,15 @@ class CheckpointedWriteOperator(BaseOperator):
                 "The rows do not have these columns of %s, which are null in them: %s. To refuse such rows, set "
                 "missing_columns='fail' on this stage; if null is meant, missing_columns='null'.",
                 attempt.checkpoint.header.table.identifier, ", ".join(sorted(new)),
+            )  # fmt: skip
+
+    def _warn_of_rejected(self, attempt: WriteAttempt, seal: Seal) -> None:
+        """Say how many rows are left out, and why the first of them are."""
+        if seal.rejected:
+            self.log.warning(
+                "The transform failed at %s rows of the input, which are left out: %s. They are kept beside the write: "
+                "Rejected(<output of this stage>) is a source that reads them.",
+                f"{seal.rejected_rows:,}", attempt.rejections.said_of(seal),
             )  # fmt: skip
 
     def _starting(self, target: SparkTarget) -> None:

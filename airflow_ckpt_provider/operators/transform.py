@@ -58,6 +58,14 @@ class CheckpointedTransformOperator(CheckpointedWriteOperator):
         go on with the new code
     :param if_empty: what becomes of the task if there is nothing to read, or no row comes out of the transform: ``"succeed"``,
         ``"skip"`` or ``"fail"``
+    :param on_error: what becomes of rows at which a ``Map`` or ``FlatMap`` fails: ``"fail"`` fails the task at the first of them;
+        ``"skip"`` leaves them out of the write and keeps them, with error and traceback, for ``Rejected``; ``"retry"`` stages all
+        others and then fails the try, so that the next one runs these again, and only these. As long as the write is not sealed,
+        an attempt runs again what earlier ones have rejected. A function of batches that fails is called again with parts of its
+        batch
+    :param max_errors: how many rows may be left out: a number, or a share of the rows of the input such as ``0.01``, of each
+        split, once a hundred of its rows are done, and of all. More fail the task, or the try with ``"retry"``. Default: any
+        number with ``"skip"``, none with ``"retry"``
     :param save_every: rows of the input, or a ``timedelta``, after which what is done of a split is saved, so that the next attempt
         goes on behind it
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; ``local[*]`` if ``spark_default`` does not exist
@@ -80,6 +88,8 @@ class CheckpointedTransformOperator(CheckpointedWriteOperator):
         reuse: Literal["run", "content"] = "run",
         on_change: Literal["fail", "restart", "continue"] = "fail",
         if_empty: Literal["succeed", "skip", "fail"] = "succeed",
+        on_error: Literal["fail", "skip", "retry"] = "fail",
+        max_errors: float | None = None,
         save_every: int | timedelta = SAVE_EVERY,
         spark_conn_id: str = "spark_default",
         spark_conf: Mapping[str, str] | None = None,
@@ -97,6 +107,8 @@ class CheckpointedTransformOperator(CheckpointedWriteOperator):
             on_rerun="reuse",
             if_empty=if_empty,
             missing_columns=None,
+            on_error=on_error,
+            max_errors=max_errors,
             save_every=save_every,
             spark_conn_id=spark_conn_id,
             spark_conf=spark_conf,

@@ -10,6 +10,7 @@ from airflow_ckpt_provider.sources.files.source import Files
 from airflow_ckpt_provider.sources.iceberg.source import IcebergTable
 from airflow_ckpt_provider.sources.lance import LanceDataset
 from airflow_ckpt_provider.sources.protocol import Reader, Source
+from airflow_ckpt_provider.sources.rejected.source import Rejected
 from airflow_ckpt_provider.sources.staged import Staged
 
-__all__ = ["Files", "IcebergTable", "LanceDataset", "Reader", "Source", "SparkDataFrame", "Staged"]
+__all__ = ["Files", "IcebergTable", "LanceDataset", "Reader", "Rejected", "Source", "SparkDataFrame", "Staged"]

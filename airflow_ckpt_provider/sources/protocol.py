@@ -54,8 +54,8 @@ class Source(Protocol):
     #: Airflow connection with the storage credentials, or None for those of the environment.
     conn_id: str | None
 
-    #: What kind of connection that is: ``checkpoint`` gives storage options; ``iceberg`` the properties of a catalog, and its
-    #: name as ``name``. Both are the ``options`` of the methods here.
+    #: What kind of connection that is: ``checkpoint`` gives storage options; ``store`` the same of a checkpoint store, with what
+    #: opens it; ``iceberg`` the properties of a catalog, and its name as ``name``. These are the ``options`` of the methods here.
     conn_kind: str
 
     def describe(self) -> JsonObject:

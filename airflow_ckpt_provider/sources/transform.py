@@ -24,6 +24,17 @@ if TYPE_CHECKING:
 _FEW, _MANY = 16, 1024
 
 
+def not_of_rows(name: str) -> InvalidInputError:
+    """The error where rows are to be rejected, and nobody can tell at which of them a function fails.
+
+    :param name: of the transform.
+    """
+    return InvalidInputError(
+        f"on_error is 'skip' or 'retry', and the transform {name} is no Map or FlatMap, so that nobody can tell at which rows it "
+        "fails. Make it one (see airflow_ckpt_provider.transforms; batched=True for functions of batches), or leave out on_error."
+    )
+
+
 class Transform:
     """A transform, ready to run.
 
@@ -77,14 +88,27 @@ class Transform:
             else:
                 yield self._row_by_row(batch, self._beside)
 
-    def steps(self, batches: Iterable[pa.RecordBatch], begin: int = 0) -> Iterator[Step]:
+    @property
+    def of_rows(self) -> bool:
+        """Whether it can tell at which rows it fails."""
+        return isinstance(self.function, Map) and self._beside is None
+
+    @property
+    def one_each(self) -> bool:
+        """Whether it is known to make one row of each."""
+        return isinstance(self.function, Map) and self.function.one_each
+
+    def steps(self, batches: Iterable[pa.RecordBatch], begin: int = 0, *, rejecting: bool = False) -> Iterator[Step]:
         """The same, with how many rows of the input are done by it.
 
         :param begin: number of the first row of the input, for messages.
+        :param rejecting: whether to go on behind rows at which it fails, and to hand out those.
         """
         if isinstance(self.function, Map) and self._beside is None:
-            yield from self.function.steps(batches, begin)
+            yield from self.function.steps(batches, begin, rejecting=rejecting)
             return
+        if rejecting:
+            raise not_of_rows(self.name)
         for batch in batches:
             for made in self.apply([batch]):
                 yield Step(made)

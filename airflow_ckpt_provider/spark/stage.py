@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.documents import READ, Split
+from airflow_ckpt_provider.checkpoint.documents import Split
 from airflow_ckpt_provider.checkpoint.pieces import rows_saved
 from airflow_ckpt_provider.exceptions import InvalidInputError, StageFailedError, TerminalError, terminal_error
 from airflow_ckpt_provider.spark.code_shipping import dumps, is_connect
@@ -154,7 +154,7 @@ class StageRun:
         )
 
     def _rows_saved(self) -> int:
-        unfinished = [split for split in self._splits.values() if split.task == READ and split.id not in self._seen]
+        unfinished = [split for split in self._splits.values() if split.is_input and split.id not in self._seen]
         if not unfinished:
             return 0
         return rows_saved(self._checkpoint.store, self._checkpoint.paths, unfinished, self._saved)

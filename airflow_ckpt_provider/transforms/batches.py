@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.exceptions import OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def as_batches(result: Batches, name: str) -> Iterator[pa.RecordBatch]:
     """What a transform returned, as batches.
 
-    :raises InvalidInputError: if it is none of what a transform may return.
+    :raises OutputError: if it is none of what a transform may return.
     """
     import pyarrow as pa
 
@@ -31,7 +31,7 @@ def as_batches(result: Batches, name: str) -> Iterator[pa.RecordBatch]:
         for item in result:
             yield from as_batches(item, name)
     else:
-        raise InvalidInputError(
+        raise OutputError(
             f"The transform {name} returned a {type(result).__name__}; it must return a pyarrow RecordBatch or Table, an "
             "iterable of those, or None."
         )

@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 import inspect
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import airflow_ckpt_provider
 from airflow_ckpt_provider.exceptions import InvalidInputError, TransformError
+from airflow_ckpt_provider.transforms.failures import is_ours
 from airflow_ckpt_provider.transforms.outputs import as_row, first_wrong, schema_of
 from airflow_ckpt_provider.transforms.steps import Step
 
@@ -21,10 +20,20 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.transforms.function import Function, Spec
 
-#: Rows of the input, rows that came out, and seconds, after which what there is is given out.
-_ROWS, _MADE, _SECONDS = 1024, 8192, 0.5
 
-_OURS = str(Path(airflow_ckpt_provider.__file__).parent)
+class _LargestStep(NamedTuple):
+    """After how many rows of the input, rows that came out, and seconds what there is is given out."""
+
+    rows: int
+    made: int
+    seconds: float
+
+    def is_reached(self, rows: int, made: int, seconds: float) -> bool:
+        """Whether one of them is reached."""
+        return rows >= self.rows or made >= self.made or seconds >= self.seconds
+
+
+LARGEST_STEP = _LargestStep(1024, 8192, 0.5)
 
 
 class RowCalls:
@@ -53,6 +62,10 @@ class RowCalls:
             raise InvalidInputError(f"{self._spec.name} {what}; the rows have {', '.join(there)}.")
 
     def steps(self) -> Iterator[Step]:
+        """What comes out, row after row.
+
+        :raises TransformError: at the first row at which the function fails.
+        """
         made: list[Sequence[Any]] = []
         sources: list[int] = []
         done, start = 0, time.monotonic()
@@ -60,11 +73,11 @@ class RowCalls:
             for result in self._each(row, results):
                 made.append(result)
                 sources.append(row)
-                if len(made) >= _MADE:
+                if len(made) >= LARGEST_STEP.made:
                     yield Step(self._out(made, sources))
                     made, sources = [], []
             done += 1
-            if done >= _ROWS or time.monotonic() - start >= _SECONDS:
+            if LARGEST_STEP.is_reached(done, 0, time.monotonic() - start):
                 yield Step(self._out(made, sources) if made else None, done)
                 made, sources, done, start = [], [], 0, time.monotonic()
         if done or made or not self._batch.num_rows:
@@ -75,14 +88,16 @@ class RowCalls:
         rows = range(self._batch.num_rows)
         if not self._function.is_async:
             for row in rows:
-                with self._naming(row):
-                    result = self._function.call(**self._arguments(row))
-                yield row, result
+                yield row, self._call(row)
             return
         size = self._spec.concurrency
         for first in range(0, len(rows), size):
             chunk = rows[first : first + size]
             yield from zip(chunk, asyncio.run(self._awaited(chunk)), strict=True)
+
+    def _call(self, row: int) -> Any:  # noqa: ANN401 - whatever the function returns
+        with self._naming(row):
+            return self._function.call(**self._arguments(row))
 
     async def _awaited(self, rows: Sequence[int]) -> list[Any]:
         return await asyncio.gather(*map(self._one, rows))
@@ -145,7 +160,7 @@ def _place(error: BaseException) -> str:
     traceback, place = error.__traceback__, ""
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename
-        if not file.startswith(_OURS) and "airflow_ckpt_provider-" not in file:
+        if not is_ours(file):
             place = f" ({file}, line {traceback.tb_lineno}, in {traceback.tb_frame.f_code.co_name})"
         traceback = traceback.tb_next
     return place

@@ -14,6 +14,7 @@ from airflow_ckpt_provider.transforms.batch_calls import BatchCall
 from airflow_ckpt_provider.transforms.function import Function, Spec
 from airflow_ckpt_provider.transforms.names import load, name_of, parse_name
 from airflow_ckpt_provider.transforms.outputs import names_in, schema_of
+from airflow_ckpt_provider.transforms.rejecting import RejectingBatchCall, RejectingRowCalls
 from airflow_ckpt_provider.transforms.row_calls import RowCalls
 
 if TYPE_CHECKING:
@@ -114,14 +115,23 @@ class Map:
             if step.batch is not None:
                 yield step.batch
 
-    def steps(self, batches: Iterable[pa.RecordBatch], begin: int = 0) -> Iterator[Step]:
+    @property
+    def one_each(self) -> bool:
+        """Whether it makes one row of each, and no other number."""
+        return not self._many
+
+    def steps(self, batches: Iterable[pa.RecordBatch], begin: int = 0, *, rejecting: bool = False) -> Iterator[Step]:
         """What becomes of batches of the input, by and by.
 
         :param begin: number of the first row of the input, for messages.
+        :param rejecting: whether to go on behind rows at which the function fails, and to hand out those.
         :raises TransformError: if the function fails, naming the row.
         """
         function = Function(self._function, self._setup, self._spec)
-        calls = BatchCall if self._spec.batched else RowCalls
+        if rejecting:
+            calls: type[BatchCall | RowCalls] = RejectingBatchCall if self._spec.batched else RejectingRowCalls
+        else:
+            calls = BatchCall if self._spec.batched else RowCalls
         for batch in batches:
             yield from calls(self._spec, function, batch, begin).steps()
             begin += batch.num_rows

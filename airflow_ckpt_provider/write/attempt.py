@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from airflow_ckpt_provider.checkpoint.checkpoint import State, now, this_host
 from airflow_ckpt_provider.checkpoint.documents import READ, Attempt, part_of
 from airflow_ckpt_provider.checkpoint.pieces import pieces_of
+from airflow_ckpt_provider.checkpoint.rejected import with_their_splits
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.checkpoint.staged_write import StagedWrite
 from airflow_ckpt_provider.exceptions import CorruptObjectError, SchemaMismatchError
@@ -26,6 +27,7 @@ from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.generations import Generations
 from airflow_ckpt_provider.write.looks import look_at
 from airflow_ckpt_provider.write.pieces import require_own_pieces
+from airflow_ckpt_provider.write.rejected import Rejections
 from airflow_ckpt_provider.write.request import SourcePlan
 from airflow_ckpt_provider.write.staged_files import Look, missing_error
 from airflow_ckpt_provider.write.work import SplitWork
@@ -78,6 +80,7 @@ class WriteAttempt:
         #: The last plan that was made by looking at the table in this attempt.
         self._own_plan: Plan | None = None
         self._id = uuid.uuid4().hex[:12]
+        request.on_error.require_usable(request.transform)
         table.validate(request.mode, request.parameters)
         generations = Generations(store, table, request, self._source_plan)
         self.checkpoint = generations.open()
@@ -101,6 +104,8 @@ class WriteAttempt:
         #: Number of splits of earlier attempts whose files were lost, so that they are staged once more.
         self.lost = 0
         self._write = StagedWrite(self.checkpoint, self._require_own)
+        #: Rows at which the transform failed.
+        self.rejections = Rejections(self._write, request.on_error, self._id)
         #: The table as it was when this round began: what was pinned is asked of it, and nothing of what may have changed.
         self._state: TableState | None = None
 
@@ -201,9 +206,9 @@ class WriteAttempt:
             staged = write.staged_ids()
             missing = [split for split in write.plan.splits if split.id not in staged]
             # Pieces come second: what is read of a split is what the rows of its pieces are counted in.
-            if (missing and self._replanned(staged)) or (begun and self._look_at_pieces()):
+            if (missing and self._replanned(staged)) or (begun and self._look_at_pieces()) or self._runs_again(sealed, missing):
                 continue
-            reads = bool(missing) and all(split.task == READ for split in missing)
+            reads = bool(missing) and all(split.is_input for split in missing)
             # While the source is read, and right after this attempt has looked, the table has nothing new to say.
             stands = reads or (bool(missing) and write.plan is self._own_plan)
             wanted = write.plan if stands else self._wanted()
@@ -221,6 +226,30 @@ class WriteAttempt:
             if self._landed_meanwhile():
                 return None
             self._own_plan = write.pin(wanted)
+
+    def _runs_again(self, sealed: Seal | None, missing: Sequence[Split]) -> bool:
+        """Open a round in which rows that earlier attempts have rejected run again, once all of the input is staged.
+
+        Work of the table's own that has begun was computed from what is staged. Then they run again only if the write cannot be
+        sealed without them, and with all rows of their splits.
+
+        :raises CheckpointError: if more rows are left out than the write may leave out.
+        """
+        if sealed is not None or any(split.is_input for split in missing):
+            return False
+        rejections, plan = self.rejections, self._write.plan
+        files = rejections.to_run_again()
+        if files and plan is self._write.source_plan and all(split.is_input for split in plan.splits):
+            wanted = rejections.round(files)
+            if self._write.pin(wanted) is wanted:
+                rejections.ran()
+            return True
+        if files and not rejections.are_few():
+            rejections.ran()
+            self._begin_anew({file.split for file in files})
+            return True
+        rejections.require_few()
+        return False
 
     def _look_at_pieces(self) -> bool:
         """Read, once, what earlier attempts have done of splits that are not staged. If files of it are gone, begin those anew.
@@ -332,9 +361,10 @@ class WriteAttempt:
     def _begin_anew(self, lost: set[str]) -> None:
         """Open a round in which these splits are staged once more."""
         write, source = self._write, self._request.source
-        planned = by_table = self._mode.staged_anew(write, lost)
+        planned = by_table = with_their_splits(self._mode.staged_anew(write, lost))
         if isinstance(source, ReplanningSource):
             planned = source.staged_anew(planned, write.staged_ids() - lost, len(write.plans) + 1, self._id)
+        planned = with_their_splits(planned)
         self._has_own_round |= write.pin(planned) is planned and planned is not by_table
 
     def _landed_meanwhile(self) -> bool:
@@ -371,6 +401,7 @@ class WriteAttempt:
             missing=self._allowed,
             save=self._request.save_every,
             pieces=self._pieces or {},
+            on_error=self._request.on_error,
         )
 
     def seal(self) -> Seal:
@@ -402,6 +433,7 @@ class WriteAttempt:
         with reading_records(write.header):
             storage.require_own_files([write])
         write.require_agreeing()
+        write.require_rejected()
         try:
             storage.require_listed([write])
         except FileNotFoundError as error:
@@ -428,7 +460,10 @@ class WriteAttempt:
         stem = checkpoint.paths.file_stem("merged", f"{self._id}.0")
         merged = storage.merged_manifests(write, manifests, stem)
         provisional = self._mode.provisional
-        return checkpoint.seal(records, merged, plan=write.plan, number=len(write.plans), provisional=provisional, again=again)
+        return checkpoint.seal(
+            records, merged, plan=write.plan, number=len(write.plans), provisional=provisional, again=again,
+            rejected=self.rejections.left_out(),
+        )  # fmt: skip
 
     def _require_columns(self, records: Sequence[Staged]) -> None:
         """Note which columns the rows lack that are about to be sealed.

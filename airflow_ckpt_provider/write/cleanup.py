@@ -1,5 +1,7 @@
 """Removing what the attempts of a key have left behind: what never landed, and never will. Nothing else is touched (I4, I5).
 
+Rows that were rejected lie in the store: those that a committed write has left out stay there for ``Rejected``, and all others go.
+
 Whose a file is, its name says: key, generation, and the id of an attempt that is recorded in the store. Whether it landed, the
 table says, whatever the store says (I15): what any snapshot or version that is there refers to, stays. Nothing is removed while a
 commit may refer to it:
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
 from airflow_ckpt_provider.exceptions import BindingMismatchError, HistoryExpiredError, RolledBackError, TableMissingError
+from airflow_ckpt_provider.sources.rejected.file import in_store, remove
 from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.tables.summary import trace_of
 from airflow_ckpt_provider.write import groups
@@ -125,7 +128,23 @@ def _cleaned(checkpoint: Checkpoint, table: Table, known: set[Trace], listings: 
     landed = SealedWrite(checkpoint) if commit is not None else None
     files = table.orphans(StagedWrite(checkpoint), landed, listings.of(table, checkpoint.header.table))
     table.remove(checkpoint.header.table, files)
-    return Cleaned(checkpoint.header.generation, state, len(files), sum(file.bytes for file in files))
+    rejected = _unnamed(checkpoint, landed)
+    remove(checkpoint.store, rejected)
+    sizes = [*(file.bytes for file in files), *rejected.values()]
+    return Cleaned(checkpoint.header.generation, state, len(sizes), sum(sizes))
+
+
+def _unnamed(checkpoint: Checkpoint, landed: SealedWrite | None) -> dict[str, int]:
+    """Files of rejected rows that a generation leaves behind, and their bytes: those that its seals name are rows that it has left
+    out.
+
+    Of a generation that did not land, the next one reads the input again.
+    """
+    paths = checkpoint.paths
+    seals = checkpoint.seals() if landed is not None else []
+    kept = {paths.rejected(file.split, file.writer) for seal in seals for file in seal.rejected}
+    there = in_store(checkpoint.store, paths)
+    return {name: there[name] for name in sorted(there.keys() - kept)}
 
 
 def _landed_or_barred(checkpoint: Checkpoint, table: Table, known: set[Trace]) -> tuple[Commit | None, str]:

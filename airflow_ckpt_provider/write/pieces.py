@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Staged
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
-from airflow_ckpt_provider.exceptions import CorruptObjectError, InputChangedError
+from airflow_ckpt_provider.exceptions import CorruptObjectError, InputChangedError, RowCountError
 from airflow_ckpt_provider.tables.own import OwnFiles, reading_records
 
 if TYPE_CHECKING:
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-    from airflow_ckpt_provider.checkpoint.documents import Piece, Split
+    from airflow_ckpt_provider.checkpoint.documents import Piece, RejectedFile, Split
+    from airflow_ckpt_provider.sources.rejected.file import RejectedRows
     from airflow_ckpt_provider.tables.writer import Writer, Written
     from airflow_ckpt_provider.transforms.steps import Step
+    from airflow_ckpt_provider.write.rejected import Rejecting
 
 
 #: Rows that a function is given at most, and seconds that a batch is to take it.
@@ -80,26 +82,56 @@ class Input:
 
     :param row: the row of the input behind the last one that is done.
     :param ended: whether there is no more.
+    :param rejecting: told of the rows of the input.
+    :param one_each: whether each row of the input that is not rejected has to become one.
     """
 
-    def __init__(self, steps: Iterator[Step], row: int) -> None:
+    def __init__(self, steps: Iterator[Step], row: int, rejecting: Rejecting, *, one_each: bool) -> None:
         self._steps = steps
+        self._rejecting = rejecting
+        self._one_each = one_each
         self.row = row
         self.ended = False
 
-    def until(self, save: SaveEvery) -> Iterator[pa.RecordBatch]:
-        """What comes out before the next piece is due."""
-        begin, start = self.row, time.monotonic()
-        for batch, done in self._steps:
+    def kept_by(self, writer: str) -> RejectedRows:
+        """What keeps the rows that are rejected from now on; see ``Rejecting.kept_by``."""
+        return self._rejecting.kept_by(writer)
+
+    def until(self, save: SaveEvery, rejected: RejectedRows) -> Iterator[pa.RecordBatch]:
+        """What comes out before the next piece is due.
+
+        :param rejected: keeps the rows of the input of which nothing comes out because the transform failed at them.
+        :raises RowCountError: if some rows have neither become one nor been rejected (I2).
+        """
+        begin, start, made, kept = self.row, time.monotonic(), 0, 0
+        for batch, done, failed in self._steps:
             if batch is not None:
+                made += batch.num_rows
                 yield batch
+            if failed is not None:
+                rejected.add(failed)
+                kept += failed.rows.num_rows
+            self._rejecting.done(done, failed)
             self.row += done
             if done and save.is_due(self.row - begin, time.monotonic() - start):
-                return
-        self.ended = True
+                break
+        else:
+            self.ended = True
+        if self._one_each and made + kept != self.row - begin:
+            raise RowCountError(
+                f"Of {self.row - begin:,} rows of the input, {made:,} came out of the transform and {kept:,} were rejected (I2)."
+            )
 
 
-def staged_record(split_id: str, author: str, written: Written, missing: Iterable[str], computed_by: tuple[str, ...]) -> Staged:
+def staged_record(
+    split_id: str,
+    author: str,
+    written: Written,
+    missing: Iterable[str] = (),
+    computed_by: tuple[str, ...] = (),
+    input_rows: int | None = None,
+    rejected: tuple[RejectedFile, ...] = (),
+) -> Staged:
     """The record of what a split became."""
     return Staged(
         split=split_id,
@@ -114,6 +146,8 @@ def staged_record(split_id: str, author: str, written: Written, missing: Iterabl
         intermediate=None if written.intermediate is None else written.intermediate.to_json(),
         missing=tuple(sorted(missing)),
         computed_by=computed_by,
+        input_rows=input_rows,
+        rejected=rejected,
     )
 
 

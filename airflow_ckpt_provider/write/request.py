@@ -15,6 +15,7 @@ from airflow_ckpt_provider.tables.format import format_of
 from airflow_ckpt_provider.tables.watermarks import consumer_of
 from airflow_ckpt_provider.write.looks import look_at
 from airflow_ckpt_provider.write.pieces import SaveEvery
+from airflow_ckpt_provider.write.rejected import OnError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -49,6 +50,7 @@ class WriteRequest:
     :param sample: the first rows of a source that nothing but a Spark session can read; asked only if their columns are needed.
     :param transform_version: what binds the key in place of the transform's fingerprint, if the user says so.
     :param save_every: when what is done of a split is saved, so that the next attempt goes on behind it.
+    :param on_error: what becomes of rows at which the transform fails.
     :param restart_token: identifies an explicit wish to start anew; the same token is served once.
     """
 
@@ -68,6 +70,7 @@ class WriteRequest:
     restart_token: str | None = None
     transform_version: str | None = None
     save_every: SaveEvery = field(default_factory=SaveEvery)
+    on_error: OnError = field(default_factory=OnError)
 
     def mode_on(self, table: Table) -> type[Mode]:
         """The mode that is asked for, on a table."""

@@ -2,7 +2,8 @@
 
 The order is the protocol: data files, then the manifest, then the published record. A task that dies anywhere leaves either a
 published split or files that nothing refers to and whose names tell whose they are (I3, I4, I12). A split that takes long is
-published in pieces before that; one that is done before the first piece would be due is staged as if there were none.
+published in pieces before that; one that is done before the first piece would be due is staged as if there were none. Rows at which
+the transform fails are put into the store before the record that names them, if the write goes on behind such rows.
 """
 
 from __future__ import annotations
@@ -13,22 +14,23 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.checkpoint.documents import READ, Piece
+from airflow_ckpt_provider.checkpoint.documents import AGAIN, Piece
 from airflow_ckpt_provider.checkpoint.pieces import input_id, require_next
 from airflow_ckpt_provider.exceptions import CheckpointMissingError, RowCountError, panics_as_errors
 from airflow_ckpt_provider.sources.protocol import ResumableReader
+from airflow_ckpt_provider.sources.rejected import file as rejected_file
 from airflow_ckpt_provider.tables.staged_files import reading_staged
 from airflow_ckpt_provider.tables.writer import Written
 from airflow_ckpt_provider.transforms.steps import Step
 from airflow_ckpt_provider.write.pieces import Input, SaveEvery, behind, paced, require_own_pieces, staged_record
+from airflow_ckpt_provider.write.rejected import AgainReader, OnError, Rejecting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, Split
+    from airflow_ckpt_provider.checkpoint.documents import Header, RejectedFile, Split, Staged
     from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.sources.protocol import Reader
@@ -47,6 +49,7 @@ class SplitWork:
     :param missing: which columns the rows may lack; None if what is written are no whole rows.
     :param save: when a piece of a split is due.
     :param pieces: those that earlier attempts have left, by ``input_id``.
+    :param on_error: what becomes of rows at which the transform fails.
     """
 
     store: CheckpointStore
@@ -60,6 +63,7 @@ class SplitWork:
     missing: MissingColumns | None = None
     save: SaveEvery = field(default_factory=SaveEvery)
     pieces: Mapping[str, Sequence[Piece]] = field(default_factory=dict)
+    on_error: OnError = field(default_factory=OnError)
 
     def run(self, split: Split, task_attempt: str) -> bool:
         """Stage ``split``.
@@ -74,24 +78,47 @@ class SplitWork:
         if self.store.exists(self.paths.staged(split.id)):
             return False
         author = f"{self.attempt_id}.{task_attempt}"
-        if split.task != READ:
-            return self._publish(
-                split.id, WholeSplit(self.writer.work(split, self.paths.file_stem(split.id, author)), frozenset(), author, ())
-            )
+        if not split.is_input:
+            written = self.writer.work(split, self.paths.file_stem(split.id, author))
+            return self._publish(WholeSplit(written, staged_record(split.id, author, written)))
         in_pieces = SplitInPieces(self, split, author)
         whole = in_pieces.whole()
-        won = whole is not None and self._publish(split.id, whole)
+        won = whole is not None and self._publish(whole)
         # The split is staged now, whoever has done that: if another task, it may not know of the pieces of this one.
         in_pieces.remove()
         return won
 
     def stage(self, split_id: str, batches: Iterable[pa.RecordBatch], task_attempt: str) -> bool:
         """Stage a split whose rows are at hand; see ``run``."""
-        author, missing = f"{self.attempt_id}.{task_attempt}", set[str]()
-        rows = batches if self.transform is None else self.transform.apply(batches)
+        author, rows = f"{self.attempt_id}.{task_attempt}", self.input_of(split_id, self.steps(batches, 0), 0)
         with panics_as_errors(f"while split {split_id} was staged"):
-            written = self.write(rows, split_id, author, missing)
-            return self._publish(split_id, WholeSplit(written, missing, author, self.computed_here))
+            return self._publish(self.write_until(rows, SaveEvery(seconds=None), split_id, author))
+
+    def steps(self, batches: Iterable[pa.RecordBatch], begin: int) -> Iterator[Step]:
+        """What becomes of rows of the input.
+
+        :param begin: number of the first of them.
+        """
+        if self.transform is None:
+            return (Step(batch, batch.num_rows) for batch in batches)
+        return self.transform.steps(batches, begin, rejecting=self.on_error.rejects)
+
+    def input_of(self, split_id: str, steps: Iterator[Step], begin: int, *, is_again: bool = False) -> Input:
+        """What comes out of the input of a split.
+
+        :param is_again: whether it is made of rejected rows.
+        """
+        rejecting = Rejecting(self.store, self.paths, self.on_error, self.header, split_id, is_again=is_again)
+        return Input(steps, begin, rejecting, one_each=self.transform is not None and self.transform.one_each)
+
+    def write_until(self, rows: Input, save: SaveEvery, split_id: str, author: str) -> WholeSplit:
+        """Write what comes out of an input before a piece of it is due, and put what is rejected into the store."""
+        begin, missing = rows.row, set[str]()
+        with rows.kept_by(author) as rejected:
+            written = self.write(rows.until(save, rejected), split_id, author, missing)
+            files = rejected.publish()
+        record = staged_record(split_id, author, written, missing, self.computed_here, rows.row - begin, files)
+        return WholeSplit(written, record)
 
     def write(self, rows: Iterable[pa.RecordBatch], split_id: str, author: str, missing: set[str]) -> Written:
         """Write rows that are as they are to land.
@@ -108,25 +135,27 @@ class SplitWork:
         """What a record says of the code that this attempt runs; nothing if it is the header's."""
         return () if self.code == self.header.code else (self.code,)
 
-    def _publish(self, split_id: str, whole: WholeSplit) -> bool:
-        record = staged_record(split_id, whole.author, whole.written, whole.missing, whole.computed_by)
-        won = self.store.create(self.paths.staged(split_id), record)
+    def _publish(self, whole: WholeSplit) -> bool:
+        won = self.store.create(self.paths.staged(whole.record.split), whole.record)
         if not won:
-            self.writer.remove(whole.written)
+            self.remove(whole.written, [file for file in whole.record.rejected if file not in whole.of_pieces])
         return won
+
+    def remove(self, written: Written, rejected: Sequence[RejectedFile]) -> None:
+        """Remove files that no record names."""
+        self.writer.remove(written)
+        rejected_file.remove(self.store, [self.paths.rejected(file.split, file.writer) for file in rejected])
 
 
 class WholeSplit(NamedTuple):
-    """What a split became, and what its rows lack.
+    """What a split became, and the record that is to say so.
 
-    :param author: who wrote its files, as their names say.
-    :param computed_by: see ``Staged.computed_by``.
+    :param of_pieces: rejected rows that are named by its pieces too.
     """
 
     written: Written
-    missing: AbstractSet[str]
-    author: str
-    computed_by: tuple[str, ...]
+    record: Staged
+    of_pieces: tuple[RejectedFile, ...] = ()
 
 
 class SplitInPieces:
@@ -151,26 +180,27 @@ class SplitInPieces:
         while not (self._pieces and self._pieces[-1].last):
             number, begin = len(self._pieces), self._pieces[-1].end if self._pieces else 0
             if rows is None or rows.row != begin:
-                rows = Input(self._steps(begin), begin)
+                rows = self._work.input_of(self._split.id, self._steps(begin), begin, is_again=self._split.task == AGAIN)
             # The first piece may turn out to be the whole split.
             author = f"{self._author}p{number}" if number else self._author
-            missing: set[str] = set()
-            written = self._work.write(rows.until(self._work.save), self._split.id, author, missing)
+            written, record, _ = whole = self._work.write_until(rows, self._work.save, self._split.id, author)
             if rows.ended and not number:
-                return WholeSplit(written, missing, author, self._work.computed_here)
-            record = msgspec.structs.asdict(staged_record(self._split.id, author, written, missing, self._work.computed_here))
-            piece = Piece(**record, number=number, begin=begin, end=rows.row, last=rows.ended)
+                return whole
+            piece = Piece(**msgspec.structs.asdict(record), number=number, begin=begin, end=rows.row, last=rows.ended)
             if not self._published(piece, written):
                 return None
         author = f"{self._author}whole"
         missing = {name for piece in self._pieces for name in piece.missing}
+        rejected = tuple(file for piece in self._pieces for file in piece.rejected)
         try:
-            return WholeSplit(self._rewritten(author), missing, author, self._computed_by())
+            written = self._rewritten(author)
         except Exception:
             # Whoever staged the split has removed its pieces.
             if self._is_staged():
                 return None
             raise
+        record = staged_record(self._split.id, author, written, missing, self._computed_by(), self._pieces[-1].end, rejected)
+        return WholeSplit(written, record, rejected)
 
     def _computed_by(self) -> tuple[str, ...]:
         """What the record of the split says of the code that has computed its pieces."""
@@ -188,13 +218,12 @@ class SplitInPieces:
         work = self._work
         # Formats without types of their own are read with the table's; a transform gets what the format infers.
         expected = work.writer.schema if work.transform is None else None
+        reader: Reader = AgainReader(work.store, work.paths) if self._split.task == AGAIN else work.reader
         first, rows = 0, None
-        if begin and isinstance(work.reader, ResumableReader):
-            first, rows = work.reader.read_near(self._split, expected, begin)
-        batches = behind(work.reader.read(self._split, expected) if rows is None else rows, begin - first, self._split)
-        if work.transform is None:
-            return (Step(batch, batch.num_rows) for batch in batches)
-        return work.transform.steps(paced(batches, work.save, work.transform.first_rows), begin)
+        if begin and isinstance(reader, ResumableReader):
+            first, rows = reader.read_near(self._split, expected, begin)
+        batches = behind(reader.read(self._split, expected) if rows is None else rows, begin - first, self._split)
+        return work.steps(batches if work.transform is None else paced(batches, work.save, work.transform.first_rows), begin)
 
     def _published(self, piece: Piece, written: Written) -> bool:
         """Publish a piece. If another task's piece of its number was first, that takes its place, with all that follow it.
@@ -206,7 +235,7 @@ class SplitInPieces:
         if work.store.create(name, piece):
             self._pieces.append(piece)
             return not self._is_staged()
-        work.writer.remove(written)
+        work.remove(written, piece.rejected)
         if self._is_staged():
             return False
         other = work.store.read(name, Piece)

@@ -22,6 +22,7 @@ from airflow_ckpt_provider.checkpoint.documents import (
     Piece,
     Plan,
     ReadBy,
+    RejectedFile,
     Seal,
     Split,
     Staged,
@@ -115,6 +116,8 @@ SAMPLES: dict[str, Document] = {
         intermediate={"kind": "iceberg_sidecar", "path": "s3://warehouse/orders/data/ckpt-2.parquet", "bytes": 640, "rows": 200},
         missing=("note", "place.zip"),
         computed_by=("0123456789abcdef", "fedcba9876543210"),
+        input_rows=253,
+        rejected=(RejectedFile("000000", "a1b2c3d4e5f6.0", 3, 4711, "c3" * 32),),
     ),
     "piece.json": Piece(
         split="000001",
@@ -128,6 +131,8 @@ SAMPLES: dict[str, Document] = {
         begin=80,
         end=100,
         last=True,
+        input_rows=20,
+        rejected=(RejectedFile("000001", "a1b2c3d4e5f6.1p2", 1, 900, "d4" * 32),),
     ),
     "seal.json": Seal(
         sealed_at=AT,
@@ -141,6 +146,7 @@ SAMPLES: dict[str, Document] = {
         counts={"inserted": 50, "updated": 200},
         provisional=True,
         computed_by={"0123456789abcdef": 1, "fedcba9876543210": 1},
+        rejected=(RejectedFile("000000", "a1b2c3d4e5f6.0", 3, 4711, "c3" * 32),),
     ),
     "group.json": GROUP,
     "members.json": Members(members=(Member(key=KEY.value, generation=1), Member(key="shop/other", generation=2))),

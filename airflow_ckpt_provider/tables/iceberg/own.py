@@ -6,7 +6,6 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError
 from airflow_ckpt_provider.scan.places import folders_of
@@ -59,7 +58,8 @@ def require_own_files(metadata: TableMetadata, write: SealedWrite) -> None:
     require_work_once(((split.task, str(split.read.get(_PATH))) for split in write.plan.splits if _PATH in split.read), header)
     manifests = [StagedManifest.from_json(manifest) for manifest in write.seal.manifests]
     require_own((manifest.path for manifest in manifests), folders, write.names, header)
-    targets = {split.id: str(split.read.get(_PATH)) for split in write.plan.splits if split.task not in {READ, INSERT, UNIQUE}}
+    works = (split for split in write.plan.splits if not (split.is_input or split.task in {INSERT, UNIQUE}))
+    targets = {split.id: str(split.read.get(_PATH)) for split in works}
     for record in write.staged:
         target = targets.get(record.split)
         elsewhere = [path for path in record.replaces if path != target]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError
@@ -60,7 +59,7 @@ def require_own_files(uri: str, write: SealedWrite, fields: Collection[int] | No
     own_files = _Own(uri, write.header, write.names)
     filters = [(split.read.get("source"), split.read.get("matched")) for split in write.plan.splits if split.task == FILTER]
     # What was read lands as it is, or as far as these let it.
-    again = filters[:1] if any(split.task == READ for split in write.plan.splits) else []
+    again = filters[:1] if any(split.is_input for split in write.plan.splits) else []
     require_work_once([*filters, *again], write.header)
     taken = {split.id: _taken(split) for split in write.plan.splits}
     left: dict[str, tuple[int, int]] = {}
@@ -87,7 +86,7 @@ def require_own_files(uri: str, write: SealedWrite, fields: Collection[int] | No
 
 def _taken(split: Split) -> frozenset[str]:
     """Names of files of the source that a split may take as they are."""
-    fragments = split.read.get("fragments") if split.task != READ else None
+    fragments = None if split.is_input else split.read.get("fragments")
     if not isinstance(fragments, dict):
         return frozenset()
     return frozenset(fragment.name for fragment in StagedFragments.from_json(fragments).fragments)

@@ -54,6 +54,7 @@ def test_a_reference_holds_these_members_and_no_others(store):
         "files": 1,
         "counts": {"inserted": 50, "updated": 200},
         "computed_by": {"0123456789abcdef": 1, "fedcba9876543210": 1},
+        "rejected": 3,
     }
     assert set(Reference.__annotations__) == {*pointer, "commit", "instances", "reuse"}
     assert set(Instances.__annotations__) == {"dag_id", "task_id", "run_id", "total"}

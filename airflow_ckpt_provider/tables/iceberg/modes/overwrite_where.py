@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from airflow_ckpt_provider.checkpoint.anew import as_named
-from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
 from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_same_files
 from airflow_ckpt_provider.tables.iceberg.manifest_rewrite import classify
@@ -95,4 +94,4 @@ class OverwriteWhere(IcebergMode):
 
 
 def _table_splits(plan: Plan) -> dict[str, Split]:
-    return {split.id: split for split in plan.splits if split.task != READ}
+    return {split.id: split for split in plan.splits if not split.is_input}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ, Split
+from airflow_ckpt_provider.checkpoint.documents import Split
 from airflow_ckpt_provider.tables.iceberg.search import head_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def table_split(task: str, file: ScanFile, *more: str) -> Split:
 
 def with_table_splits(plan: Plan, splits: Iterable[Split], base: int | None) -> Plan:
     """``plan`` with these for its table's own splits."""
-    reads = [split for split in plan.splits if split.task == READ]
+    reads = [split for split in plan.splits if split.is_input]
     return msgspec.structs.replace(plan, created_at=now(), splits=(*reads, *splits), base=base)
 
 

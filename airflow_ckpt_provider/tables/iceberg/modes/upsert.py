@@ -14,7 +14,7 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.anew import as_named, first_id, read_anew, staged_anew
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ, Split, StagedFile, part_of
+from airflow_ckpt_provider.checkpoint.documents import Split, StagedFile, part_of
 from airflow_ckpt_provider.scan.data_files import ScanFile
 from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_same_files
 from airflow_ckpt_provider.tables.iceberg.modes.base import IcebergMode
@@ -86,7 +86,7 @@ class Upsert(IcebergMode):
         if _phase(plan, INSERT) != inserts:
             return _with(plan, [*wanted.values(), *inserts.values()], head, sources)
         # Where there is nothing to match and nothing to insert: what was read must not be sealed as if it was to land.
-        return _with(plan, (), head, sources) if any(split.task == READ for split in plan.splits) else plan
+        return _with(plan, (), head, sources) if any(split.is_input for split in plan.splits) else plan
 
     @classmethod
     def staged_anew(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:

@@ -8,7 +8,7 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.anew import as_named, read_anew, staged_anew
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ, Split
+from airflow_ckpt_provider.checkpoint.documents import Split
 from airflow_ckpt_provider.exceptions import TableMovedError
 from airflow_ckpt_provider.tables.keys.parameters import UpsertParameters
 from airflow_ckpt_provider.tables.lance.intermediate import deletions_in, sidecars_of
@@ -103,7 +103,7 @@ class Upsert(LanceMode):
         if not lost & _phase(plan, MATCH):
             return again
         # Which rows of the source land depends on all that was matched. Its own splits take the place of those that filter them.
-        kept = [split for split in again.splits if split.task not in {READ, FILTER}]
+        kept = [split for split in again.splits if not (split.is_input or split.task == FILTER)]
         replaced = next((pinned.replaced for pinned in map(_pinned, reversed(plans)) if pinned.replaced), ())
         mode = msgspec.structs.replace(_pinned(again), sidecars=(), replaced=replaced).to_json()
         return msgspec.structs.replace(again, mode=mode, splits=(*write.source_splits, *kept))
