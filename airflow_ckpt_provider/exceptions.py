@@ -135,6 +135,14 @@ class CheckpointMissingError(TerminalError):
     """There is no checkpoint under this key in this store."""
 
 
+class RecordsRemovedError(TerminalError):
+    """The records of a committed write were cleaned up. That it was committed stands; what needs the records cannot be done."""
+
+
+class CleanupIncompleteError(RetryableError):
+    """A clean-up has done what it could, and left what it could not read or ask for. The message names that."""
+
+
 class CommitUnderWayError(RetryableError):
     """The store says that a checkpoint lands together with others, which the task was not told to commit, and it has not landed."""
 

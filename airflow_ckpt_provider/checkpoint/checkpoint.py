@@ -18,6 +18,7 @@ from airflow_ckpt_provider.checkpoint.bounds import MAX_ROUNDS
 from airflow_ckpt_provider.checkpoint.documents import (
     Attempt,
     Commit,
+    Compact,
     Discard,
     Group,
     Header,
@@ -32,6 +33,7 @@ from airflow_ckpt_provider.checkpoint.encoding import corrupt
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, OwnNames, generation_of, id_of, is_id, is_writer
 from airflow_ckpt_provider.checkpoint.restart import how_to_continue, how_to_restart
+from airflow_ckpt_provider.checkpoint.store import ObjectGoneError
 from airflow_ckpt_provider.exceptions import (
     BindingMismatchError,
     CheckpointMissingError,
@@ -39,11 +41,12 @@ from airflow_ckpt_provider.exceptions import (
     DiscardedError,
     InvalidInputError,
     NotSealedError,
+    RecordsRemovedError,
     RowCountError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, RejectedFile
     from airflow_ckpt_provider.checkpoint.encoding import Document
@@ -165,8 +168,13 @@ class Checkpoint:
     # -- planning and staging -----------------------------------------------------------------------------------------
 
     def plan(self, number: int = 1) -> Plan | None:
-        """The pinned plan of a round, or None before there is one."""
+        """The pinned plan of a round, or None before there is one.
+
+        :raises RecordsRemovedError: if there was one, and it was cleaned up.
+        """
         plan = self.store.read(self.paths.plan(number), Plan)
+        if plan is None and number == 1:
+            self.require_not_compacted()
         for split in plan.splits if plan is not None else ():
             if not is_id(split.id):
                 raise self._strange(self.paths.plan(number), f"has a split {split.id!r}")
@@ -212,15 +220,26 @@ class Checkpoint:
     def own_names(self) -> OwnNames:
         """Which files this generation has written, by the attempts that are recorded."""
         recorded = frozenset(id_of(name) for name in self.store.names(self.paths.attempts))
-        return OwnNames(self.paths.key_hash, self.paths.generation, recorded)
+        return self.names_of(recorded)
+
+    def names_of(self, attempts: Iterable[str]) -> OwnNames:
+        """Which files these attempts have written for this generation."""
+        return OwnNames(self.paths.key_hash, self.paths.generation, frozenset(attempts))
 
     def staged_ids(self) -> set[str]:
         """Ids of the splits that are published."""
         return {id_of(name) for name in self.store.names(self.paths.staged_folder)}
 
     def staged(self, split_ids: Sequence[str]) -> list[Staged]:
-        """The published records of these splits, which must be published."""
-        records = self.store.read_many([self.paths.staged(split_id) for split_id in split_ids], Staged)
+        """The published records of these splits, which must be published.
+
+        :raises RecordsRemovedError: if they were, and were cleaned up.
+        """
+        try:
+            records = self.store.read_many([self.paths.staged(split_id) for split_id in split_ids], Staged)
+        except ObjectGoneError:
+            self.require_not_compacted()
+            raise
         for split_id, record in zip(split_ids, records, strict=True):
             if record.split != split_id or not is_writer(record.writer) or not record.rejects_its_own:
                 raise self._strange(self.paths.staged(split_id), f"is about the split {record.split!r} of {record.writer!r}")
@@ -298,7 +317,11 @@ class Checkpoint:
         return sealed
 
     def sealed(self) -> Seal | None:
-        """The newest seal, or None before there is one."""
+        """The newest seal, or what stands in its place once its records are removed; None before there is one."""
+        return self.newest_seal() or self.compacted()
+
+    def newest_seal(self) -> Seal | None:
+        """The newest seal itself, for whoever knows that nothing of this generation is committed; None before there is one."""
         seals = self.seals()
         return seals[-1] if seals else None
 
@@ -386,6 +409,42 @@ class Checkpoint:
                 f"Generation {self.header.generation} of the key {self.key.value!r} was discarded at "
                 f"{tombstone.discarded_at:%Y-%m-%d %H:%M:%S} UTC ({tombstone.reason}) and is not committed any more. Use the "
                 "reference that the newer stage run returned."
+            )
+
+    # -- removing records ---------------------------------------------------------------------------------------------
+
+    def compact(self, seal: Seal) -> Compact:
+        """Put what stays of a committed generation, before the first of its records is removed. Removes nothing.
+
+        :param seal: the seal that was committed.
+        """
+        facts = {name: getattr(seal, name) for name in seal.__struct_fields__} | {"manifests": ()}
+        attempts = tuple(sorted(self.own_names().attempts))
+        compact = Compact(**facts, compacted_at=now(), sealed=seal.digest, attempts=attempts)
+        if self.store.create(self.paths.compact, compact):
+            return compact
+        first = self.compacted()
+        if first is None:
+            raise self._gone(self.paths.compact)
+        return first
+
+    def compacted(self) -> Compact | None:
+        """What stays of a committed generation whose records are removed, or are about to be; None of any other."""
+        return self.store.read(self.paths.compact, Compact)
+
+    def require_not_compacted(self) -> None:
+        """Refuse what needs the records of a generation, if they are removed or about to be.
+
+        :raises RecordsRemovedError: saying when they were.
+        """
+        compact = self.compacted()
+        if compact is not None:
+            raise RecordsRemovedError(
+                f"The records of generation {self.header.generation} of the key {self.key.value!r}, which is committed to "
+                f"{self.header.table.identifier}, were cleaned up at {compact.compacted_at:%Y-%m-%d %H:%M:%S} UTC. That it is "
+                "committed, and with how many rows, is still known. What it has read and which files it has staged is not, so that "
+                "it cannot be replaced or compared any more. Nothing was changed. To write it anew, remove its rows from the table "
+                "and use another idempotence key; to keep records for longer, raise older_than of the clean-up."
             )
 
     # -- state --------------------------------------------------------------------------------------------------------

@@ -423,6 +423,30 @@ class Seal(Document, frozen=True, kw_only=True, tag="seal"):
         return fingerprint(msgspec.to_builtins(self))
 
 
+class Compact(Seal, frozen=True, kw_only=True, tag="compact"):
+    """What stays of the records of a committed generation when they are removed: what its seal said, but for what it listed.
+
+    It is put before the first record goes, and counts once the first seal is gone. Whoever asks whether and with what the key was
+    committed finds the same as before; what needs the records themselves, as a replacement does, is refused.
+
+    :param sealed: digest of the seal that was committed, which the reference of its stage has.
+    :param attempts: ids of all attempts, by which files of the generation are known.
+    """
+
+    compacted_at: Moment
+    sealed: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+    attempts: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MAX_MEMBERS)]
+
+    def __post_init__(self) -> None:
+        if self.manifests:
+            raise ValueError("a compact record lists no files")
+
+    @property
+    def digest(self) -> str:
+        """That of the seal, whose place it takes."""
+        return self.sealed
+
+
 class Member(Part, frozen=True, kw_only=True, order=True):
     """One generation of one key, as part of a commit group."""
 

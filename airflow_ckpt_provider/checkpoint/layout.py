@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 #: Tables with ``write.object-storage.enabled`` may put digits in front of a file's name.
 _FILE = re.compile(
@@ -20,6 +23,21 @@ _ID, _WRITER = re.compile(r"[0-9A-Za-z_]{1,200}"), re.compile(r"[0-9A-Za-z_.]{1,
 _PIECE = re.compile(r"/pieces/([0-9A-Za-z_]{1,200}\.[0-9a-f]{16})\.(0|[1-9][0-9]{0,6})\.json$")
 
 _GENERATION = re.compile(r"^[0-9a-f]+/g([1-9][0-9]*)/")
+
+_PLACE = re.compile(r"^(?P<key_hash>[0-9a-f]{20})/g(?P<generation>[1-9][0-9]{0,8})/(?P<rest>.+)$")
+
+#: What stays of a generation for good: see "Compact records" on the protocol page.
+_STAYS = re.compile(r"(?:header|group|commit|discard|compact)\.json|groups/[0-9a-f]+\.json")
+
+#: What a clean-up removes of a generation that is done. An object of a name that is in neither list is none of ours.
+_RECORD = re.compile(
+    r"plan(?:-[0-9]+)?\.json\.zst|seal(?:-[0-9]+)?\.json|(?:attempts|staged|codes)/[^/]+\.json|continue/[0-9]+\.json"
+    r"|pieces/[^/]+\.json|ids/[^/]+\.parquet"
+)
+
+_LAST = re.compile(r"attempts/|seal-")
+
+_PROBE = re.compile(r"^clock/[0-9a-f]{32}$")
 
 
 @dataclass(frozen=True)
@@ -127,6 +145,11 @@ class CheckpointPaths:
     def discard(self) -> str:
         return f"{self.root}discard.json"
 
+    @property
+    def compact(self) -> str:
+        """What stays of the records of a committed generation; see ``Compact``."""
+        return f"{self.root}compact.json"
+
     def file_stem(self, split_id: str, attempt_id: str) -> str:
         """Start of the name of every data file and manifest of one split in one attempt (I4)."""
         return f"{self.files}s{split_id}-{attempt_id}"
@@ -223,6 +246,56 @@ def root_of(name: str) -> str:
     """Folder of the generation that an object name belongs to (see ``CheckpointPaths.root``); empty if it is no name of ours."""
     match = _GENERATION.match(name)
     return match[0] if match else ""
+
+
+class Place(NamedTuple):
+    """Where an object of ours lies: in which generation of which key, and under which name there."""
+
+    key_hash: str
+    generation: int
+    rest: str
+
+    @property
+    def stays(self) -> bool:
+        """Whether it stays when the generation is done."""
+        return _STAYS.fullmatch(self.rest) is not None
+
+
+def place_of(name: str) -> Place | None:
+    """Where an object lies, or None if its name is none of ours."""
+    match = _PLACE.match(name)
+    if match is None or not (_STAYS.fullmatch(match["rest"]) or _RECORD.fullmatch(match["rest"])):
+        return None
+    return Place(match["key_hash"], int(match["generation"]), match["rest"])
+
+
+def in_order_of_removal(names: Iterable[str]) -> list[list[str]]:
+    """The records among these names, in lots that are removed one after the other.
+
+    The first seal goes first: as long as it is there, all records are. Then all that it seals, and the attempts last, because they
+    say which files of the table are the generation's own. Later seals go with those: nobody looks for them without the first.
+    """
+    first: list[str] = []
+    middle: list[str] = []
+    last: list[str] = []
+    for name in sorted(names):
+        place = place_of(name)
+        if place is not None and not place.stays:
+            (first if place.rest == "seal.json" else last if _LAST.match(place.rest) else middle).append(name)
+    return [lot for lot in (first, middle, last) if lot]
+
+
+def probe(id_: str) -> str:
+    """An object that is put to read the store's clock, and removed.
+
+    :param id_: 32 hex digits.
+    """
+    return f"clock/{id_}"
+
+
+def is_probe(name: str) -> bool:
+    """Whether an object was put to read the store's clock."""
+    return _PROBE.match(name) is not None
 
 
 def is_id(text: str) -> bool:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, totals_of
-from airflow_ckpt_provider.checkpoint.documents import contents_of
+from airflow_ckpt_provider.checkpoint.documents import Compact, contents_of
 from airflow_ckpt_provider.checkpoint.rejected import left_out
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import BindingMismatchError, CheckpointMissingError, CorruptObjectError, NotSealedError
@@ -89,6 +89,7 @@ class StagedWrite:
             raise self._plan_gone(len(self._pinned()) + 1, number)
 
     def _plan_gone(self, number: int, sealed: int) -> CheckpointMissingError:
+        self.checkpoint.require_not_compacted()
         return CheckpointMissingError(
             f"The checkpoint of the key {self.header.key!r} is sealed as its round {sealed} has it, but the plan of its round "
             f"{number} is gone from the store. Something deletes from it; redo the write under another idempotence key."
@@ -158,6 +159,8 @@ class SealedWrite(StagedWrite):
         records: dict[str, Staged] | None = None,
     ) -> None:
         super().__init__(checkpoint)
+        #: Whether a later generation may still take its place, for which it needs more than what has landed.
+        self.is_replaceable = True
         self._plans, self._records = plans, {} if records is None else records
         self.seal: Seal = sealed_of(checkpoint) if seal is None else seal
 
@@ -191,7 +194,14 @@ class SealedWrite(StagedWrite):
     @cached_property
     def names(self) -> OwnNames:
         """The names by which files of this generation are known, as they were when they were first asked for."""
+        if isinstance(self.seal, Compact):
+            return self.checkpoint.names_of(self.seal.attempts)
         return self.checkpoint.own_names()
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether its records are removed, so that only the facts of its seal are left."""
+        return isinstance(self.seal, Compact)
 
     def require_handed_over(self) -> None:
         """Refuse a seal that is not, byte for byte, the one that a reference vouches for, if there is a reference (I15).

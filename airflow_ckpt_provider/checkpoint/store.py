@@ -6,16 +6,20 @@ to "did *I* create this object", also when a reply was lost and the client repea
 
 from __future__ import annotations
 
+import contextlib
+import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from airflow_ckpt_provider.checkpoint.bounds import BoundsError, require_size
 from airflow_ckpt_provider.checkpoint.encoding import corrupt, from_json, to_json
+from airflow_ckpt_provider.checkpoint.layout import probe
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
 from airflow_ckpt_provider.exceptions import RetryableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from datetime import datetime
 
     from obstore.store import ObjectStore
 
@@ -29,14 +33,32 @@ R = TypeVar("R")
 #: Requests made at the same time by ``each``.
 _READERS = 16
 
+#: Most objects that are removed by one request.
+_REMOVED_AT_ONCE = 1000
+
 
 class StoreError(RetryableError):
     """The store did not answer, or refused. Nothing is known about the object."""
 
 
+class ObjectGoneError(StoreError):
+    """An object that has to be there is not."""
+
+
+class Listed(NamedTuple):
+    """An object as a listing shows it.
+
+    :param modified: when it was put, by the store's clock.
+    """
+
+    name: str
+    bytes: int
+    modified: datetime
+
+
 @dataclass(frozen=True)
 class CheckpointStore:
-    """Documents under names, created once and never changed.
+    """Documents under names, created once and never changed; records of writes that are done may be removed.
 
     Picklable, so that executors open the same store; a signed one only as ``of_generation``.
 
@@ -104,7 +126,7 @@ class CheckpointStore:
         def listed(name: str) -> AnyDocument:
             document = self.read(name, kind)
             if document is None:
-                raise StoreError(f"Object {name} was listed in the checkpoint store {self.uri} and is gone.")
+                raise ObjectGoneError(f"Object {name} was listed in the checkpoint store {self.uri} and is gone.")
             return document
 
         return self.each(listed, names)
@@ -143,6 +165,60 @@ class CheckpointStore:
             return sorted(item["path"] for chunk in obstore.list(objects, prefix) for item in chunk)
         except Exception as error:
             raise StoreError(f"Could not list {prefix} in the checkpoint store {self.uri}: {self.location.said(error)}") from error
+
+    def listed(self, prefix: str = "") -> Iterator[Listed]:
+        """All objects below ``prefix``, a folder, or in the whole store, as they are listed, in no order."""
+        import obstore
+
+        objects = self._objects()
+        try:
+            for chunk in obstore.list(objects, prefix or None):
+                for item in chunk:
+                    yield Listed(item["path"], item["size"], item["last_modified"])
+        except Exception as error:
+            raise StoreError(f"Could not list {prefix} in the checkpoint store {self.uri}: {self.location.said(error)}") from error
+
+    def now(self) -> datetime:
+        """What time it is by the clock that dates the store's objects (I13): that of an object which is put, and removed again."""
+        import obstore
+
+        objects = self._objects()
+        name = probe(uuid.uuid4().hex)
+        try:
+            obstore.put(objects, name, b"")
+            try:
+                return obstore.head(objects, name)["last_modified"]
+            finally:
+                self.remove([name])
+        except StoreError:
+            raise
+        except Exception as error:
+            raise StoreError(
+                f"Could not read the clock of the checkpoint store {self.uri} by putting {name}: {self.location.said(error)}"
+            ) from error
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove objects. Those that are gone already are passed over.
+
+        :raises StoreError: if the store failed. Some of them may be gone then.
+        """
+        import obstore
+
+        objects = self._objects()
+        lots = (
+            [[name] for name in names]
+            if self.location.is_local
+            else [list(names[start : start + _REMOVED_AT_ONCE]) for start in range(0, len(names), _REMOVED_AT_ONCE)]
+        )
+        for lot in lots:
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    obstore.delete(objects, lot)
+            except Exception as error:
+                raise StoreError(
+                    f"Could not remove {len(lot)} objects, the first {lot[0]}, from the checkpoint store {self.uri}: "
+                    f"{self.location.said(error)}"
+                ) from error
 
     def folders(self, prefix: str) -> list[str]:
         """Folders below ``prefix`` that hold any object, with a trailing slash, sorted. What they hold is not listed."""

@@ -1,26 +1,30 @@
-"""The clean-up: removes what killed and superseded attempts of a key have left in the table's storage."""
+"""The clean-up: removes what attempts have left in the table's storage, of some keys, or of a whole store with its old records."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider.checkpoint.reference import pointers
-from airflow_ckpt_provider.exceptions import CheckpointMissingError
+from airflow_ckpt_provider.exceptions import CheckpointMissingError, InvalidInputError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.lookup import OwnConnections, latest_of, target_of
+from airflow_ckpt_provider.hooks.sweeps import SweepOrder, SweepRun, require_abandoned, require_older_than
 from airflow_ckpt_provider.write.cleanup import Listings, clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
 
     from airflow.sdk import Context
 
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.checkpoint.reference import Reference
+    from airflow_ckpt_provider.hooks.sweeps import SweepResult
     from airflow_ckpt_provider.tables.table import Table
     from airflow_ckpt_provider.write.cleanup import Cleaned
+    from airflow_ckpt_provider.write.sweep import SweptGeneration
 
 
 class CleanedGeneration(TypedDict):
@@ -43,16 +47,30 @@ class CleanedKey(TypedDict):
 
 
 class CheckpointCleanupOperator(BaseOperator):
-    """Remove what the attempts of a key have left: files that no commit refers to, and that none will.
+    """Remove what the attempts of a key have left: files that no commit refers to, and that none will; or sweep a whole store.
 
     Attempts that were killed, tasks that lost a race, and splits that were staged again leave files in the table's storage, as any
     engine does. Here each of them bears the id of its attempt, so that exactly these are removed: nothing by age, nothing of other
     keys, no file that has landed, and nothing that a retry, or a replacement by ``on_rerun="replace"``, needs. What is recorded in
     the checkpoint store stays.
 
+    With ``older_than`` and without ``checkpoint``, this is a sweep: of all keys of which nothing was put for so long, by the
+    store's own clock, it removes what their attempts have left, and from the checkpoint store the records of writes that are
+    committed or discarded. Of a committed write a compact record stays: to clear its run still finds the commit and reports
+    the same. It cannot be replaced by ``on_rerun="replace"`` any more, and a cleared stage cannot tell what there is to read since.
+    Writes of other connections than these are kept. A sweep can be killed and repeated, and run beside anything else.
+
     :param checkpoint: a checkpoint reference, such as ``stage.output``; a list of them; or an idempotence key (templated)
     :param discard_unfinished: give up what is staged and not committed, and remove it, too. For writes that nobody will finish; an
-        attempt that is running loses its work
+        attempt that is running loses its work. Not for a sweep, which has ``abandoned``
+    :param older_than: sweep what is older than this: ``"14d"``, ``"12h"``, ``"2w"`` or a timedelta of an hour at least. Choose
+        longer than any stage takes, and than anybody may want to replace a run. A task that works on one split for longer, and
+        saves nothing of it in between, looks dead
+    :param keys: which keys to sweep: a pattern such as ``"orders/*"``, in which ``*`` is any text, slashes included (templated)
+    :param abandoned: what becomes of old writes that are neither committed nor discarded: ``"keep"``, which reports them, or
+        ``"discard"``, which gives them up and removes them. An attempt that is running all the same fails at its commit, and loses
+        nothing but its work. A write whose commit was begun is kept
+    :param dry_run: change nothing, and return what a sweep would remove. An object is put and removed to read the store's clock
     :param checkpoint_conn_id: connection of the checkpoint store; None for that of the reference, or ``checkpoint_default`` for a
         bare key. A reference of another one is refused
     :param iceberg_conn_id: connection of the table, where the checkpoint is a bare key of an Iceberg write; a reference has its own
@@ -60,16 +78,21 @@ class CheckpointCleanupOperator(BaseOperator):
     :param table: the table, ``namespace.table`` or the dataset's URI; a checkpoint of another one is refused. A bare key does not
         say which table it is of, and the checkpoint store alone is not believed: name the table with it (templated)
     :param branch: the branch that the stage writes to; a checkpoint of another one is refused (templated)
-    :returns: what was removed, see ``CleanedKey``; a list of them for a list, one for each key
+    :returns: what was removed, see ``CleanedKey``; a list of them for a list, one for each key. Of a sweep, see ``SweepResult``; it
+        is in XCom, too, if the task fails because something could not be read
     """
 
-    template_fields: Sequence[str] = ("checkpoint", "table", "branch")
+    template_fields: Sequence[str] = ("checkpoint", "keys", "table", "branch")
 
     def __init__(
         self,
         *,
-        checkpoint: Any,  # noqa: ANN401 - a reference, a list of them, a key, or an XCom that is one of those
+        checkpoint: Any = None,  # noqa: ANN401 - a reference, a list of them, a key, or an XCom that is one of those
         discard_unfinished: bool = False,
+        older_than: str | timedelta | None = None,
+        keys: str = "*",
+        abandoned: Literal["keep", "discard"] = "keep",
+        dry_run: bool = False,
         checkpoint_conn_id: str | None = None,
         iceberg_conn_id: str = "iceberg_default",
         lance_conn_id: str | None = None,
@@ -78,6 +101,24 @@ class CheckpointCleanupOperator(BaseOperator):
         **kwargs: Any,  # noqa: ANN401 - BaseOperator's
     ) -> None:
         super().__init__(**kwargs)
+        if (checkpoint is None) is (older_than is None):
+            raise InvalidInputError(
+                f"The clean-up {self.task_id!r} takes either checkpoint, for some keys, or older_than, such as '14d', to sweep "
+                "the store."
+            )
+        if older_than is None and (keys != "*" or abandoned != "keep" or dry_run):
+            raise InvalidInputError(
+                f"The clean-up {self.task_id!r} has a checkpoint; keys, abandoned and dry_run belong to a sweep, with older_than."
+            )
+        if older_than is not None and discard_unfinished:
+            raise InvalidInputError(
+                f"The clean-up {self.task_id!r} has older_than: in place of discard_unfinished, set abandoned='discard'."
+            )
+        # Read at once, for what cannot work to fail when the DAG is parsed.
+        self.older_than = None if older_than is None else require_older_than(older_than)
+        self.keys = keys
+        self.abandoned = require_abandoned(abandoned)
+        self.is_dry_run = dry_run
         self.checkpoint = checkpoint
         self.discard_unfinished = discard_unfinished
         self.checkpoint_conn_id = checkpoint_conn_id
@@ -90,10 +131,11 @@ class CheckpointCleanupOperator(BaseOperator):
     def _own(self) -> OwnConnections:
         return OwnConnections.said_by(self)
 
-    def execute(self, context: Context) -> CleanedKey | list[CleanedKey]:
+    def execute(self, context: Context) -> CleanedKey | list[CleanedKey] | SweepResult:
         """Clean up, and return what was removed."""
-        del context
         with airflow_errors():
+            if self.older_than is not None:
+                return self._sweep(context, self.older_than)
             given, is_list = pointers(self.checkpoint)
             listings = Listings()
             cleaned = [self._clean(pointer, listings) for pointer in given]
@@ -120,6 +162,36 @@ class CheckpointCleanupOperator(BaseOperator):
             bytes=sum(cleaned["bytes"] for cleaned in generations),
             generations=generations,
         )
+
+    def _sweep(self, context: Context, older_than: timedelta) -> SweepResult:
+        run = SweepRun(SweepOrder(older_than, self.keys, self.abandoned, self.is_dry_run), self._own)
+        self.log.info("Sweeping %s: keys %s of which nothing was put for %s.", run.store.uri, self.keys, older_than)
+        result = run.run(self._report_swept)
+        totals = result["totals"]
+        self.log.info(
+            "%s: %s objects (%.1f MiB) of %d generations from the store, and %s files (%.1f MiB) from tables. %d generations were "
+            "kept, %d are younger, %d have nothing to remove. %d objects in the store are none of this provider's.",
+            "A sweep would remove" if self.is_dry_run else "Removed", f"{totals['objects']:,}", totals["object_bytes"] / (1 << 20),
+            totals["cleaned"], f"{totals['files']:,}", totals["file_bytes"] / (1 << 20), totals["kept"], totals["younger"],
+            totals["bare"], totals["foreign"],
+        )  # fmt: skip
+        if totals["failed"] and self.do_xcom_push:
+            # Airflow keeps what a task pushes before it fails, but takes no return value.
+            context["ti"].xcom_push(key="return_value", value=result)
+        run.require_no_errors()
+        return result
+
+    def _report_swept(self, swept: SweptGeneration) -> None:
+        name = swept.key or swept.folder
+        if swept.is_error:
+            self.log.error("Generation %d of %s is kept: %s", swept.generation, name, swept.kept)
+        elif swept.kept:
+            self.log.info("Generation %d of %s, %s, is kept: %s.", swept.generation, name, swept.state, swept.kept)
+        else:
+            self.log.info(
+                "Generation %d of %s, %s: %d objects and %d files%s.",
+                swept.generation, name, swept.state, swept.objects, swept.files, " to remove" if self.is_dry_run else " removed",
+            )  # fmt: skip
 
     def _report(self, key: str, cleaned: Cleaned) -> None:
         if cleaned.left:

@@ -193,7 +193,7 @@ class WriteAttempt:
         :raises SchemaMismatchError: if the input is known not to fit the table.
         :raises InputChangedError: if the input of a missing split changed (I6).
         """
-        write, sealed = self._write, self.checkpoint.sealed()
+        write, sealed = self._write, self.checkpoint.newest_seal()
         self._state = None
         if sealed is not None and not sealed.provisional and self._is_whole(sealed):
             return None
@@ -369,7 +369,7 @@ class WriteAttempt:
 
     def _landed_meanwhile(self) -> bool:
         """Whether another attempt's seal has landed: what moved the table may be the commit itself."""
-        return self.checkpoint.sealed() is not None and groups.landed(self.checkpoint, self._table) is not None
+        return self.checkpoint.newest_seal() is not None and groups.landed(self.checkpoint, self._table) is not None
 
     def _replanned(self, staged: set[str]) -> bool:
         """Open a round of this attempt's own, for sources that plan anew in each attempt; once."""
@@ -445,7 +445,7 @@ class WriteAttempt:
 
     def _sealed(self) -> Seal:
         checkpoint, write = self.checkpoint, self._write
-        sealed, again = checkpoint.sealed(), self._whole is False
+        sealed, again = checkpoint.newest_seal(), self._whole is False
         if sealed is not None and (
             not (sealed.provisional or again) or sealed.round >= len(write.plans) or self._landed_meanwhile()
         ):

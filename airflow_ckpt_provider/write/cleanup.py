@@ -115,17 +115,20 @@ def free(checkpoint: Checkpoint, table: Table, listings: Listings, not_begun: No
 
 
 def _cleaned(checkpoint: Checkpoint, table: Table, known: set[Trace], listings: Listings, *, discard: bool) -> Cleaned:
-    commit, barred = _landed_or_barred(checkpoint, table, known)
+    commit, barred = landed_or_barred(checkpoint, table, known)
+    landed = SealedWrite(checkpoint) if commit is not None else None
+    if landed is not None and landed.is_compact:
+        # Its records were removed, and before them whatever else it had left.
+        return Cleaned(checkpoint.header.generation, State.COMMITTED)
     if commit is None and discard and (barred or group_of(checkpoint) is None):
         checkpoint.discard("it was cleaned up unfinished")
     state = State.COMMITTED if commit is not None else checkpoint.state()
     if barred:
         left = "" if checkpoint.discarded() is not None else f"it is not given up, though it cannot be committed any more: {barred}"
     else:
-        left = "" if commit is not None else _needed(checkpoint, discard=discard)
+        left = "" if commit is not None else unfinished(checkpoint, discard=discard)
     if left:
         return Cleaned(checkpoint.header.generation, state, left=left)
-    landed = SealedWrite(checkpoint) if commit is not None else None
     files = table.orphans(StagedWrite(checkpoint), landed, listings.of(table, checkpoint.header.table))
     table.remove(checkpoint.header.table, files)
     rejected = _unnamed(checkpoint, landed)
@@ -147,26 +150,30 @@ def _unnamed(checkpoint: Checkpoint, landed: SealedWrite | None) -> dict[str, in
     return {name: there[name] for name in sorted(there.keys() - kept)}
 
 
-def _landed_or_barred(checkpoint: Checkpoint, table: Table, known: set[Trace]) -> tuple[Commit | None, str]:
+def landed_or_barred(checkpoint: Checkpoint, table: Table, known: set[Trace], *, record: bool = True) -> tuple[Commit | None, str]:
     """The commit of a generation if it landed; if not, why none can land any more, or nothing.
 
     :param known: traces of all generations of the key.
+    :param record: whether a commit that the table shows and the store does not may be recorded.
     """
     try:
-        commit = groups.landed(checkpoint, table)
+        commit = groups.landed(checkpoint, table, record=record)
         if commit is not None:
             # The record alone does not tell that nothing of it is needed any more (I15). Expired history cannot tell otherwise.
             with contextlib.suppress(HistoryExpiredError):
                 groups.verify(checkpoint, commit, table)
-        if commit is None and checkpoint.sealed() is not None:
+        if commit is None and checkpoint.newest_seal() is not None:
             look_at(table, checkpoint.header.table, lambda state: state.require_unknown([checkpoint.header], known))
     except BindingMismatchError as error:
         return None, str(error)
     return commit, ""
 
 
-def _needed(checkpoint: Checkpoint, *, discard: bool) -> str:
-    """Why the files of a generation that is not committed stay; empty if nobody will need them."""
+def unfinished(checkpoint: Checkpoint, *, discard: bool) -> str:
+    """Why the files of a generation that is not committed stay; empty if it is discarded for good.
+
+    :param discard: whether it would have been discarded, had that been possible.
+    """
     discarded = checkpoint.discarded() is not None
     # In this order: whoever binds a group after the tombstone was seen here, sees the tombstone.
     group = group_of(checkpoint)

@@ -161,7 +161,7 @@ class Generations:
 
     def _is_empty(self, latest: Checkpoint) -> bool:
         """Whether it is known to have no rows."""
-        seal, plan = latest.sealed(), latest.plan()
+        seal, plan = latest.newest_seal(), latest.plan()
         return seal.is_empty if seal is not None else plan is not None and not plan.splits
 
     def _create_first(self) -> Checkpoint:
@@ -184,9 +184,21 @@ class Generations:
             return first
 
     def _create_after(self, latest: Checkpoint, replaces: int | None = None) -> Checkpoint:
-        """The next generation. One that takes the place of a discarded replacement replaces what that was to replace."""
+        """The next generation. One that takes the place of a discarded replacement replaces what that was to replace.
+
+        :raises RecordsRemovedError: if the records of what it is to replace were cleaned up.
+        """
         replaces = latest.header.replaces if replaces is None else replaces
-        return self._create(self._new_header(latest, replaces))
+        if replaces is None:
+            return self._create(self._new_header(latest))
+        replaced = Checkpoint.at(self._store, latest.key, replaces)
+        replaced.require_not_compacted()
+        created = self._create(self._new_header(latest, replaces))
+        # A clean-up puts its compact record first and looks for a replacement second, before it removes anything. So either it
+        # sees this header, or what it was about to remove is seen here; if both, only what it has not removed can be gone on with.
+        if not self._store.exists(replaced.paths.seal()):
+            replaced.require_not_compacted()
+        return created
 
     def _require_unknown(self, header: Header) -> None:
         """Refuse to open a generation if the table shows rows of its key that this store knows nothing of.

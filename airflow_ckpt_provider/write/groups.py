@@ -57,10 +57,12 @@ class Settled(NamedTuple):
     landed_now: bool
 
 
-def landed(checkpoint: Checkpoint, table: Table) -> Commit | None:
+def landed(checkpoint: Checkpoint, table: Table, *, record: bool = True) -> Commit | None:
     """The commit of ``checkpoint``, from its record or else from the table's history; recorded if it was not.
 
     Looks at the table only if a commit was ever begun (I10), so that it costs nothing before that.
+
+    :param record: whether the store may be changed.
     """
     recorded = checkpoint.committed()
     if recorded is not None:
@@ -69,7 +71,10 @@ def landed(checkpoint: Checkpoint, table: Table) -> Commit | None:
     if group is None:
         return None
     found = _find(checkpoint, group, table)
-    return None if found is None else _record(SealedWrite(checkpoint), group, found)
+    if found is None:
+        return None
+    commit = _commit_of(SealedWrite(checkpoint), group, found)
+    return checkpoint.record(commit) if record else commit
 
 
 def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
@@ -289,6 +294,9 @@ def _settle(
         outcome = look_at(table, named.header.table, lambda now: now.find(commit.group, commit.headers))
     if outcome is None:
         for write in writes:
+            if write.is_compact:
+                # Only of what is committed records are removed; whatever says so here, the table does not show it.
+                write.checkpoint.require_not_compacted()
             write.require_handed_over()
         _require_own_files(writes, table, state)
         audited.look(writes)
@@ -297,7 +305,7 @@ def _settle(
             outcome = Landed(None, now(), landed_now=False)
         else:
             outcome = _land(commit, table, state, audited.looked)
-    records = store.each(lambda write: _record(write, commit.group, outcome), writes)
+    records = store.each(lambda write: write.checkpoint.record(_commit_of(write, commit.group, outcome)), writes)
     return {checkpoint.member: (record, outcome.landed_now) for checkpoint, record in zip(checkpoints, records, strict=True)}
 
 
@@ -351,10 +359,8 @@ def _land(commit: GroupCommit, table: Table, state: TableState | None, looked: T
     return land(table, commit, ConflictChecks([write.checkpoint for write in commit.writes], files), state)
 
 
-def _record(write: SealedWrite, group: Group, outcome: Landed) -> Commit:
-    return write.checkpoint.record(
-        Commit(group=group.id, snapshot_id=outcome.snapshot_id, committed_at=outcome.committed_at, rows=write.seal.rows)
-    )
+def _commit_of(write: SealedWrite, group: Group, outcome: Landed) -> Commit:
+    return Commit(group=group.id, snapshot_id=outcome.snapshot_id, committed_at=outcome.committed_at, rows=write.seal.rows)
 
 
 def _require_one_snapshot(checkpoints: Sequence[Checkpoint], table: Table) -> None:

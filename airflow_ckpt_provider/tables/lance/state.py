@@ -118,8 +118,10 @@ class LanceState:
     @goes_stale
     def shows(self, landed: SealedWrite) -> bool:
         """Whether any file of a write is in the dataset; see ``TableState.shows``."""
-        staged = self.mode(landed.header).landed(landed)
-        return self.dataset is not None and not staged.isdisjoint(next(referenced(self.named.files, self.dataset)))
+        if self.dataset is None:
+            return False
+        names = landed.names
+        return any(path.rpartition("/")[2] in names for path in next(referenced(self.named.files, self.dataset)))
 
     @goes_stale
     def require_unchanged(self, commit: GroupCommit) -> None:

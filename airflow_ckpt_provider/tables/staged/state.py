@@ -154,8 +154,8 @@ class RowsState:
 
     def shows(self, landed: SealedWrite) -> bool:
         """Whether any file of a write is in a commit."""
-        listed = {file.path for commit in self._commits.values() for file in commit.files}
-        return any(file.path in listed for record in landed.staged for file in record.files)
+        names = landed.names
+        return any(file.path.rpartition("/")[2] in names for commit in self._commits.values() for file in commit.files)
 
     def require_unchanged(self, commit: GroupCommit) -> None:
         """Nothing changes a folder's columns."""

@@ -144,6 +144,8 @@ class Upsert(LanceMode):
 
     def landed(self, write: SealedWrite) -> set[str]:
         """Sidecars say what is to be removed if the generation is replaced."""
+        if not write.is_replaceable:
+            return super().landed(write)
         root = write.header.table.identifier
         return super().landed(write) | {f"{root}/{sidecar.name}" for sidecar in sidecars_of(write.staged).values()}
 

@@ -1,0 +1,338 @@
+"""A sweep: removing, from a whole checkpoint store, the records of writes that are done, and from the tables what those have left.
+
+What a generation is, it says by the objects that it has; how old it is, the store's own clock says (I13). What is young is live. Of
+what is older:
+
+- a committed generation keeps a compact record, from which whoever asks about it later is answered, and loses all other records but
+  header, group and commit, if nothing needs them (see ``needs``) and its table does not contradict its commit;
+- a discarded one keeps its header and its tombstone, unless a commit of it may be under way;
+- one that is neither keeps everything, or is discarded first, if that is asked for.
+
+Each step can be the last: a generation has all its records or its compact record, at any moment. A sweep that is repeated goes on
+where the one before it was killed, and two may run at the same time.
+
+Decision: a compact record is put before it is looked, once more, for a generation that is to take this one's place. The stage of a
+replacement does it the other way round. So one of the two sees the other, as a commit and a discard do.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.documents import Header
+from airflow_ckpt_provider.checkpoint.inventory import Inventory
+from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, in_order_of_removal, place_of
+from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
+from airflow_ckpt_provider.checkpoint.store import ObjectGoneError, StoreError
+from airflow_ckpt_provider.exceptions import (
+    BindingMismatchError,
+    CheckpointMissingError,
+    CorruptObjectError,
+    HistoryExpiredError,
+    RecordsRemovedError,
+    RolledBackError,
+    TableMissingError,
+    first_line,
+)
+from airflow_ckpt_provider.tables.summary import trace_of
+from airflow_ckpt_provider.write.cleanup import Listings, landed_or_barred, unfinished
+from airflow_ckpt_provider.write.membership import group_of
+from airflow_ckpt_provider.write.needs import Candidate, reason_to_keep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import datetime, timedelta
+
+    from airflow_ckpt_provider.checkpoint.documents import StagedFile
+    from airflow_ckpt_provider.checkpoint.inventory import GenerationObjects
+    from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+    from airflow_ckpt_provider.tables.table import Table
+
+Abandoned = Literal["keep", "discard"]
+
+_WILDCARDS = frozenset("*?[")
+
+
+class SweptGeneration(NamedTuple):
+    """What became of one generation.
+
+    :param key: None if its header cannot be read.
+    :param state: None if it cannot be told.
+    :param objects: records that were removed, and their bytes.
+    :param files: files that were removed from the table's storage, and their bytes.
+    :param kept: why all of it was kept; empty if it was not.
+    :param is_error: whether it was kept because of an error that somebody has to see to.
+    """
+
+    key: str | None
+    folder: str
+    generation: int
+    state: State | None
+    objects: int = 0
+    object_bytes: int = 0
+    files: int = 0
+    file_bytes: int = 0
+    kept: str = ""
+    is_error: bool = False
+
+
+@dataclass
+class Counts:
+    """What a sweep did not look into.
+
+    :param foreign: objects in the store that are none of ours.
+    :param younger: generations of which something was put since the moment that was asked for.
+    :param bare: generations that have nothing to remove.
+    """
+
+    foreign: int = 0
+    younger: int = 0
+    bare: int = 0
+
+
+@dataclass
+class _Key:
+    """What is known of one key while it is swept."""
+
+    objects: dict[int, GenerationObjects]
+    bare: set[int] = field(default_factory=set)
+    opened: dict[int, Checkpoint] = field(default_factory=dict)
+
+
+class Sweep:
+    """One sweep over a store.
+
+    :param target_of: the table of a generation; raises ``BindingMismatchError`` for one that this sweep is not to look at.
+    :param older_than: how long nothing must have been put of a generation.
+    :param keys: which keys, as a pattern of ``fnmatch`` with ``*``, ``?`` and ``[…]``; upper and lower case differ.
+    :param abandoned: what becomes of generations that are neither committed nor discarded: kept, or discarded and then removed.
+    :param dry_run: look at everything and change nothing.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        target_of: Callable[[Checkpoint], Table],
+        *,
+        older_than: timedelta,
+        keys: str = "*",
+        abandoned: Abandoned = "keep",
+        dry_run: bool = False,
+    ) -> None:
+        self._store = store
+        self._target_of = target_of
+        self._older_than = older_than
+        self._keys = keys
+        self._abandoned = abandoned
+        self._dry_run = dry_run
+        self._listings = Listings()
+        self._settled: set[str] = set()
+        self.counts = Counts()
+
+    def run(self) -> Iterator[SweptGeneration]:
+        """Sweep, key by key; each generation is reported when it is done.
+
+        :raises StoreError: if the store does not answer.
+        """
+        before = self._store.now() - self._older_than
+        one_key = "" if _WILDCARDS.intersection(self._keys) else IdempotenceKey(self._keys).hash
+        inventory = Inventory.of(self._store, one_key)
+        self.counts.foreign = inventory.foreign
+        if not self._dry_run:
+            self._store.remove([name for name, modified in sorted(inventory.probes.items()) if modified < before])
+        for key_hash, generations in sorted(inventory.generations.items()):
+            key = _Key(generations)
+            # The last one first: what takes the place of another needs that one.
+            for number, objects in sorted(generations.items(), reverse=True):
+                if not objects.records:
+                    self.counts.bare += 1
+                    key.bare |= {number} if objects.is_committed else set()
+                elif not objects.is_older_than(before):
+                    self.counts.younger += 1
+                else:
+                    swept = self._swept(key_hash, number, key, inventory, before)
+                    if swept is not None:
+                        yield swept
+
+    def _swept(self, key_hash: str, number: int, key: _Key, inventory: Inventory, before: datetime) -> SweptGeneration | None:
+        """Sweep one generation; None if its key is not among those that were asked for."""
+        name, state = None, None
+        try:
+            checkpoint = self._opened(key_hash, number, key)
+            name = checkpoint.key.value
+            if not fnmatch.fnmatchcase(name, self._keys) and name != self._keys:
+                return None
+            state = checkpoint.state()
+            return self._of_generation(checkpoint, state, key, inventory, before)
+        except RecordsRemovedError:
+            kept = "another clean-up is removing its records"
+            return SweptGeneration(name, f"{key_hash}/g{number}", number, state, kept=kept)
+        except (TableMissingError, RolledBackError, HistoryExpiredError, BindingMismatchError) as error:
+            return SweptGeneration(name, f"{key_hash}/g{number}", number, state, kept=str(error))
+        except Exception as error:
+            if isinstance(error, StoreError) and not isinstance(error, ObjectGoneError):
+                raise
+            # Whatever is wrong with one key or table, the others are cleaned up.
+            said = f"{type(error).__name__}: {first_line(error)}"
+            return SweptGeneration(name, f"{key_hash}/g{number}", number, state, kept=said, is_error=True)
+
+    def _opened(self, key_hash: str, number: int, key: _Key) -> Checkpoint:
+        """A generation by the name of its folder, which does not say its key."""
+        if number not in key.opened:
+            paths = CheckpointPaths(key_hash, number)
+            header = self._store.read(paths.header, Header)
+            if header is None:
+                raise CheckpointMissingError(
+                    f"Objects below {paths.root} in the checkpoint store {self._store.uri} have no {paths.header}, so that nobody "
+                    "can tell what they are. Something has deleted from the store: restore the object, or remove that folder."
+                )
+            if (IdempotenceKey(header.key).hash, header.generation) != (key_hash, number):
+                raise CorruptObjectError(
+                    f"Object {paths.header} in the checkpoint store {self._store.uri} belongs to the key {header.key!r}, "
+                    f"generation {header.generation}, and not where it lies."
+                )
+            key.opened[number] = Checkpoint(self._store, header)
+        return key.opened[number]
+
+    def _of_generation(
+        self, checkpoint: Checkpoint, state: State, key: _Key, inventory: Inventory, before: datetime
+    ) -> SweptGeneration:
+        generation = checkpoint.header.generation
+        objects = key.objects[generation]
+        generations = {number: self._opened(checkpoint.paths.key_hash, number, key) for number in key.objects}
+        if objects.is_compact and state is State.COMMITTED and SealedWrite(checkpoint).is_compact:
+            # The sweep that began it was killed.
+            key.bare.add(generation)
+            return self._removed(checkpoint, state, objects, [])
+        table = self._target_of(checkpoint)
+        known = {trace_of(one.header) for one in generations.values()}
+        commit, barred = landed_or_barred(checkpoint, table, known, record=not self._dry_run)
+        if commit is not None:
+            later = [one for number, one in sorted(generations.items()) if number > generation]
+            candidate = Candidate(checkpoint, commit, later, frozenset(key.bare), inventory, self._settled)
+            return self._committed(candidate, table, key, objects)
+        is_newest = generation == max(key.objects)
+        return self._not_committed(checkpoint, table, state, objects, before, barred, is_newest=is_newest)
+
+    # -- committed ----------------------------------------------------------------------------------------------------
+
+    def _committed(self, candidate: Candidate, table: Table, key: _Key, objects: GenerationObjects) -> SweptGeneration:
+        checkpoint = candidate.checkpoint
+        reason = reason_to_keep(candidate)
+        if reason is not None:
+            return _kept(checkpoint, State.COMMITTED, reason)
+        write = SealedWrite(checkpoint)
+        if write.is_compact:
+            checkpoint.require_not_compacted()
+        write.is_replaceable = False
+        files = self._orphans(write, table, write)
+        if not self._dry_run:
+            checkpoint.compact(write.seal)
+            heir = self._heir(candidate)
+            if heir is not None:
+                return _kept(checkpoint, State.COMMITTED, f"generation {heir} was opened a moment ago to take its place")
+            table.remove(checkpoint.header.table, files)
+        key.bare.add(checkpoint.header.generation)
+        return self._removed(checkpoint, State.COMMITTED, objects, files)
+
+    def _heir(self, candidate: Candidate) -> int | None:
+        """A generation that is to take the place of this one, and that came after the store was listed."""
+        checkpoint = candidate.checkpoint
+        known = {checkpoint.header.generation, *(one.header.generation for one in candidate.later)}
+        for number in Checkpoint.generations(self._store, checkpoint.key):
+            if number > checkpoint.header.generation and number not in known:
+                opened = Checkpoint.at(self._store, checkpoint.key, number)
+                if opened.header.replaces == checkpoint.header.generation:
+                    return number
+        return None
+
+    # -- discarded, or abandoned --------------------------------------------------------------------------------------
+
+    def _not_committed(
+        self,
+        checkpoint: Checkpoint,
+        table: Table,
+        state: State,
+        objects: GenerationObjects,
+        before: datetime,
+        barred: str,
+        *,
+        is_newest: bool,
+    ) -> SweptGeneration:
+        was_discarded = state is State.DISCARDED
+        discard = self._abandoned == "discard" and is_newest and not was_discarded
+        if not was_discarded and not discard:
+            return _kept(checkpoint, state, _unfinished_because(checkpoint, barred, is_newest=is_newest))
+        if discard and not barred and group_of(checkpoint) is not None:
+            return _kept(checkpoint, state, unfinished(checkpoint, discard=True))
+        if discard:
+            # Its attempt may have gone on since the store was listed.
+            if any(listed.modified >= before for listed in self._store.listed(checkpoint.paths.root)):
+                return _kept(checkpoint, state, "an attempt of it has gone on since this clean-up began")
+            if not self._dry_run:
+                checkpoint.discard("it was cleaned up unfinished")
+        if not self._dry_run or was_discarded:
+            left = "" if barred and checkpoint.discarded() is not None else unfinished(checkpoint, discard=discard)
+            if left:
+                return _kept(checkpoint, checkpoint.state(), left)
+        files = self._orphans(StagedWrite(checkpoint), table, None)
+        if not self._dry_run:
+            table.remove(checkpoint.header.table, files)
+        # An attempt that was thought dead may still leave files, which its record tells to be its own.
+        return self._removed(checkpoint, State.DISCARDED, objects, files, with_attempts=was_discarded)
+
+    # -- what both do -------------------------------------------------------------------------------------------------
+
+    def _orphans(self, write: StagedWrite, table: Table, landed: SealedWrite | None) -> list[StagedFile]:
+        return table.orphans(write, landed, self._listings.of(table, write.header.table))
+
+    def _removed(
+        self,
+        checkpoint: Checkpoint,
+        state: State,
+        objects: GenerationObjects,
+        files: list[StagedFile],
+        *,
+        with_attempts: bool = True,
+    ) -> SweptGeneration:
+        """Remove the records of a generation, and report that and the files that were removed from its table."""
+        kept_folder = "" if with_attempts else checkpoint.paths.attempts
+        there = {
+            listed.name: listed.bytes
+            for listed in self._store.listed(checkpoint.paths.root)
+            if (place := place_of(listed.name)) is not None
+            and not place.stays
+            and not (kept_folder and listed.name.startswith(kept_folder))
+        }
+        if not self._dry_run:
+            for lot in in_order_of_removal(there):
+                self._store.remove(lot)
+        return SweptGeneration(
+            checkpoint.key.value,
+            checkpoint.paths.root.rstrip("/"),
+            checkpoint.header.generation,
+            state,
+            objects=len(there),
+            object_bytes=sum(there.values()),
+            files=len(files),
+            file_bytes=sum(file.bytes for file in files),
+        )
+
+
+def _kept(checkpoint: Checkpoint, state: State, why: str) -> SweptGeneration:
+    return SweptGeneration(checkpoint.key.value, checkpoint.paths.root.rstrip("/"), checkpoint.header.generation, state, kept=why)
+
+
+def _unfinished_because(checkpoint: Checkpoint, barred: str, *, is_newest: bool) -> str:
+    """Why a generation that is neither committed nor discarded is kept as it is."""
+    if not is_newest:
+        return "it is neither committed nor discarded, though there is a later one"
+    if barred:
+        return f"it is not given up, though it cannot be committed any more: {barred}"
+    if group_of(checkpoint) is not None:
+        return "a commit of it was begun and has not landed: run its commit task again"
+    return "it is not finished, and its next attempt needs what is staged; abandoned='discard' gives it up"
