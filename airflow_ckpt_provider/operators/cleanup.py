@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from airflow.sdk import BaseOperator
 
+from airflow_ckpt_provider.checkpoint.documents import Member
+from airflow_ckpt_provider.checkpoint.readers import read_by
 from airflow_ckpt_provider.checkpoint.reference import pointers
 from airflow_ckpt_provider.exceptions import CheckpointMissingError, InvalidInputError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.lookup import OwnConnections, latest_of, target_of
 from airflow_ckpt_provider.hooks.sweeps import SweepOrder, SweepRun, require_abandoned, require_older_than
-from airflow_ckpt_provider.write.cleanup import Listings, clean
+from airflow_ckpt_provider.operators.readers import ReadersToCome
+from airflow_ckpt_provider.write.cleanup import Listings, clean, free
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import timedelta
 
     from airflow.sdk import Context
@@ -38,12 +41,16 @@ class CleanedGeneration(TypedDict):
 
 
 class CleanedKey(TypedDict):
-    """What was removed for a key, in all its generations together and in each."""
+    """What was removed for a key, in all its generations together and in each.
+
+    ``read`` is there if it has read rows that other stages have staged for it: the same of each of those keys.
+    """
 
     idempotence_key: str
     files: int
     bytes: int
     generations: list[CleanedGeneration]
+    read: NotRequired[list[CleanedKey]]
 
 
 class CheckpointCleanupOperator(BaseOperator):
@@ -53,6 +60,10 @@ class CheckpointCleanupOperator(BaseOperator):
     engine does. Here each of them bears the id of its attempt, so that exactly these are removed: nothing by age, nothing of other
     keys, no file that has landed, and nothing that a retry, or a replacement by ``on_rerun="replace"``, needs. What is recorded in
     the checkpoint store stays.
+
+    Of a write that has read rows which a ``CheckpointedTransformOperator`` has staged, those rows go too, and what they were made
+    of, once all who read them are done: what has landed needs them no more. They stay while a task of this DAG is still to read
+    them.
 
     With ``older_than`` and without ``checkpoint``, this is a sweep: of all keys of which nothing was put for so long, by the
     store's own clock, it removes what their attempts have left, and from the checkpoint store the records of writes that are
@@ -138,10 +149,10 @@ class CheckpointCleanupOperator(BaseOperator):
                 return self._sweep(context, self.older_than)
             given, is_list = pointers(self.checkpoint)
             listings = Listings()
-            cleaned = [self._clean(pointer, listings) for pointer in given]
+            cleaned = [self._clean(pointer, listings, ReadersToCome(context)) for pointer in given]
             return cleaned if is_list else cleaned[0]
 
-    def _clean(self, pointer: str | Reference, listings: Listings) -> CleanedKey:
+    def _clean(self, pointer: str | Reference, listings: Listings, not_begun: ReadersToCome) -> CleanedKey:
         latest = latest_of(pointer, self._own)
         if latest is None:
             raise CheckpointMissingError(
@@ -153,15 +164,29 @@ class CheckpointCleanupOperator(BaseOperator):
         def table(checkpoint: Checkpoint) -> Table:
             return target_of(checkpoint, pointer, self._own)
 
-        for cleaned in clean(latest, table, listings, discard_unfinished=self.discard_unfinished):
+        for cleaned in clean(latest, table, listings, not_begun=not_begun, discard_unfinished=self.discard_unfinished):
             self._report(latest.key.value, cleaned)
             generations.append(_facts(cleaned))
-        return CleanedKey(
-            idempotence_key=latest.key.value,
-            files=sum(cleaned["files"] for cleaned in generations),
-            bytes=sum(cleaned["bytes"] for cleaned in generations),
-            generations=generations,
-        )
+        of_key = _of_key(latest.key.value, generations)
+        freed = list(self._freed(latest, listings, not_begun, self._own.store_of(pointer)))
+        if freed:
+            of_key["read"] = freed
+        return of_key
+
+    def _freed(self, latest: Checkpoint, listings: Listings, not_begun: ReadersToCome, store_conn_id: str) -> Iterator[CleanedKey]:
+        """Free what the generations of a key have read, and what that has read, as far as all who read it are done."""
+        connections, asked = OwnConnections(checkpoint=store_conn_id), set[Member]()
+        readers = [*latest.earlier(), latest]
+        while readers:
+            for read in read_by(readers.pop()):
+                if read.member in asked:
+                    continue
+                asked.add(read.member)
+                cleaned = free(read, target_of(read, read.key.value, connections), listings, not_begun)
+                self._report(read.key.value, cleaned)
+                yield _of_key(read.key.value, [_facts(cleaned)])
+                if not cleaned.left:
+                    readers.append(read)
 
     def _sweep(self, context: Context, older_than: timedelta) -> SweepResult:
         run = SweepRun(SweepOrder(older_than, self.keys, self.abandoned, self.is_dry_run), self._own)
@@ -212,6 +237,15 @@ class CheckpointCleanupOperator(BaseOperator):
                 cleaned.files,
                 size,
             )
+
+
+def _of_key(key: str, generations: list[CleanedGeneration]) -> CleanedKey:
+    return CleanedKey(
+        idempotence_key=key,
+        files=sum(cleaned["files"] for cleaned in generations),
+        bytes=sum(cleaned["bytes"] for cleaned in generations),
+        generations=generations,
+    )
 
 
 def _facts(cleaned: Cleaned) -> CleanedGeneration:

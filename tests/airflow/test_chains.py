@@ -10,6 +10,7 @@ import pytest
 from airflow.sdk import DAG
 from support.dags import returned, start, task_states
 
+from airflow_ckpt_provider.operators.cleanup import CheckpointCleanupOperator
 from airflow_ckpt_provider.operators.commit import CheckpointCommitOperator
 from airflow_ckpt_provider.operators.iceberg import CheckpointedIcebergWriteOperator
 from airflow_ckpt_provider.operators.transform import CheckpointedTransformOperator
@@ -58,11 +59,12 @@ def test_a_pipeline_resumes_at_the_stage_and_row_where_it_died_and_lands_once(da
             **(SETTINGS | {"retries": 1}),
         )
         write = CheckpointedIcebergWriteOperator(task_id="write", table="shop.orders", source=Staged(embedded.output), **SETTINGS)
-        CheckpointCommitOperator(task_id="commit", checkpoint=write.output)
+        commit = CheckpointCommitOperator(task_id="commit", checkpoint=write.output)
+        CheckpointCleanupOperator(task_id="clean", checkpoint=commit.output)
     assert embedded.upstream_task_ids == {"parse"}
     run = run_dag(dag)
 
-    assert task_states(run) == dict.fromkeys(["parse", "embed", "write", "commit"], "success")
+    assert task_states(run) == dict.fromkeys(["parse", "embed", "write", "commit", "clean"], "success")
     assert dag_world.ids() == list(range(200))
     assert set(dag_world.table().scan().to_arrow()["kind"].to_pylist()) == {"parsed and embedded"}
     assert len(dag_world.table().snapshots()) == 1
@@ -74,6 +76,12 @@ def test_a_pipeline_resumes_at_the_stage_and_row_where_it_died_and_lands_once(da
     assert {name: reference[name] for name in ("format", "mode", "state", "rows")} == {
         "format": "staged", "mode": "for_next", "state": "sealed", "rows": 200,
     }  # fmt: skip
+    # What the two stages have staged is needed by nobody any more.
+    assert [(key["idempotence_key"].split("/")[1], key["files"]) for key in returned(run, "clean")["read"]] == [
+        ("embed", 2),
+        ("parse", 2),
+    ]
+    assert not list((dag_world.root / "store").rglob("rows/data/*"))
 
 
 def test_another_run_takes_up_what_was_computed(dag_world, run_dag, tmp_path):
