@@ -13,7 +13,7 @@ from airflow_ckpt_provider.sources.lance_rows import ROWS_PER_SPLIT, DatasetRows
 from airflow_ckpt_provider.spark.visibility import require_shared_dataset
 from airflow_ckpt_provider.tables.format import MAIN
 from airflow_ckpt_provider.tables.lance.format import FORMAT
-from airflow_ckpt_provider.transforms import FlatMap
+from airflow_ckpt_provider.transforms import Aggregate, FlatMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,8 +38,8 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
     :param source: what to read: a source such as ``Files``, ``LanceDataset`` or ``SparkDataFrame``, or a path or glob of Parquet
         files; None with ``add_columns``, which reads the dataset (templated)
     :param transform: a function from a ``pyarrow.RecordBatch`` to a batch, a table, or an iterable of batches; its name as
-        ``"package.module:function"``; a ``Map`` or ``FlatMap`` of ``airflow_ckpt_provider.transforms``; None to write the rows as
-        they are. With ``add_columns``: from a batch of ``read_columns`` to one with the new columns, with a row for each row in the
+        ``"package.module:function"``; a ``Map``, ``FlatMap`` or ``Aggregate`` of ``airflow_ckpt_provider.transforms``; None to write the
+        rows as they are. With ``add_columns``: from a batch of ``read_columns`` to one with the new columns, with a row for each row in the
         same order, or a ``Map``. With ``create``, ``add_columns`` and ``evolve_schema`` it is called with a few rows in the task
         itself, too, to learn which columns it makes
     :param transform_version: what stands for the transform's code in place of its fingerprint, which covers all that it uses:
@@ -172,8 +172,8 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
                 raise InvalidInputError("mode='add_columns' adds what its transform returns, and takes no evolve_schema.")
             if source is not None:
                 raise InvalidInputError("mode='add_columns' reads the dataset that it adds columns to, and takes no source.")
-            if isinstance(transform, FlatMap):
-                raise InvalidInputError("mode='add_columns' computes one row for each, and takes no FlatMap. Use Map.")
+            if isinstance(transform, FlatMap | Aggregate):
+                raise InvalidInputError("mode='add_columns' computes one row for each, and takes no FlatMap or Aggregate. Use Map.")
             if transform is None:
                 raise InvalidInputError("mode='add_columns' needs a transform: from read_columns to the columns that are added.")
         if source is not None or (mode != "add_columns" and "{{" not in mode):

@@ -30,6 +30,7 @@ from airflow_ckpt_provider.operators.modes import (
     require_version,
 )
 from airflow_ckpt_provider.sources import Files
+from airflow_ckpt_provider.sources.grouped import GroupedRows
 from airflow_ckpt_provider.sources.protocol import SampledSource, SessionSource
 from airflow_ckpt_provider.sources.transform import Transform
 from airflow_ckpt_provider.spark.engine import SparkEngine
@@ -266,6 +267,9 @@ class CheckpointedWriteOperator(BaseOperator):
     def _open(self, context: Context, key: IdempotenceKey, engine: SparkEngine) -> WriteAttempt:
         source = self._source()
         options = source_options(source)
+        transform = transform_of(self.transform, source)
+        if transform is not None and transform.aggregate is not None:
+            source = GroupedRows(source, options, transform.aggregate)
         origin = origin_of(context)
         store = CheckpointHook(self.checkpoint_conn_id).get_conn()
         require_shared_store(store, engine.target)
@@ -274,7 +278,7 @@ class CheckpointedWriteOperator(BaseOperator):
             key=key,
             source=source,
             options=options,
-            transform=transform_of(self.transform, source),
+            transform=transform,
             transform_version=require_version(self.transform, self.transform_version),
             mode=self.mode,
             parameters=self._parameters(),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.transforms.batches import as_batches
 from airflow_ckpt_provider.transforms.fingerprint import fingerprint_of
+from airflow_ckpt_provider.transforms.groups import Aggregate
 from airflow_ckpt_provider.transforms.names import load, name_of
 from airflow_ckpt_provider.transforms.rows import Map
 from airflow_ckpt_provider.transforms.steps import Step
@@ -49,13 +50,18 @@ class Transform:
         self.function: Callable[[pa.RecordBatch], Batches] = load(function) if isinstance(function, str) else function
         if not callable(self.function):
             raise InvalidInputError(f"transform={function!r} is neither a function nor a name like 'package.module:function'.")
-        self.name = self.function.name if isinstance(self.function, Map) else name_of(function)
+        self.name = self.function.name if isinstance(self.function, Map | Aggregate) else name_of(function)
         self._beside = beside
+
+    @property
+    def aggregate(self) -> Aggregate | None:
+        """The transform, if it is one of groups."""
+        return self.function if isinstance(self.function, Aggregate) else None
 
     @property
     def kind(self) -> str:
         """What kind of transform it is, with the types of what it returns as far as it says."""
-        return self.function.kind if isinstance(self.function, Map) else "a function from batches to batches"
+        return self.function.kind if isinstance(self.function, Map | Aggregate) else "a function from batches to batches"
 
     @property
     def first_rows(self) -> int:
@@ -68,7 +74,7 @@ class Transform:
 
         :raises InvalidInputError: if it uses something that has no stable form.
         """
-        if not isinstance(self.function, Map):
+        if not isinstance(self.function, Map | Aggregate):
             return fingerprint_of(self.function, self.name, "transform_version")
         parts = [fingerprint_of(part, name_of(part), "transform_version") for part in self.function.parts]
         return hashlib.sha256("\0".join([self.kind, *parts]).encode()).hexdigest()
@@ -78,10 +84,16 @@ class Transform:
 
         :param rows: the columns that go in; None if they are not known.
         """
-        return self.function.made_of(rows) if isinstance(self.function, Map) and self._beside is None else None
+        return self.function.made_of(rows) if isinstance(self.function, Map | Aggregate) and self._beside is None else None
 
     def apply(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run every batch through the function; empty batches go through too and may be dropped by it."""
+        """Run every batch through the function; empty batches go through too and may be dropped by it.
+
+        :param batches: those of groups one after the other, for an ``Aggregate``.
+        """
+        if self.aggregate is not None:
+            yield from self.aggregate.over(batches)
+            return
         for batch in batches:
             if self._beside is None:
                 yield from as_batches(self.function(batch), self.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_ckpt_provider.transforms.groups import Aggregate
 from airflow_ckpt_provider.transforms.rows import FlatMap, Map
 
-__all__ = ["FlatMap", "Map"]
+__all__ = ["Aggregate", "FlatMap", "Map"]

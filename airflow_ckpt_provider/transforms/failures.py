@@ -63,6 +63,17 @@ def is_ours(file: str) -> bool:
     return file.startswith(_OURS) or "airflow_ckpt_provider-" in file
 
 
+def place_of(error: BaseException) -> str:
+    """The line of the user's code that raised an error."""
+    traceback, place = error.__traceback__, ""
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if not is_ours(file):
+            place = f" ({file}, line {traceback.tb_lineno}, in {traceback.tb_frame.f_code.co_name})"
+        traceback = traceback.tb_next
+    return place
+
+
 def _storable(text: str) -> str:
     """A text that can be stored as UTF-8, whatever the user's error says, without users and passwords of URLs (I9)."""
     return without_credentials(text.encode("utf-8", "backslashreplace").decode())

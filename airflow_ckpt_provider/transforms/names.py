@@ -39,6 +39,20 @@ def load(name: str, what: str = "transform") -> Any:  # noqa: ANN401 - any calla
     return found
 
 
+def require_callable(what: str, **given: Any) -> None:  # noqa: ANN401 - whatever the user passes
+    """Refuse what is neither a function nor the name of one; None is passed over.
+
+    :param what: the transform, for messages.
+    :param given: parameters, by their names.
+    :raises InvalidInputError: naming the parameter.
+    """
+    for name, value in given.items():
+        if isinstance(value, str):
+            parse_name(value, name)
+        elif value is not None and not callable(value):
+            raise InvalidInputError(f"{what}: {name}={value!r} is neither a function nor the name of one.")
+
+
 def name_of(function: Any) -> str:  # noqa: ANN401 - any callable
     """What to call a function."""
     if isinstance(function, str):

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, TransformError
-from airflow_ckpt_provider.transforms.failures import is_ours
+from airflow_ckpt_provider.transforms.failures import place_of
 from airflow_ckpt_provider.transforms.outputs import as_row, first_wrong, schema_of
 from airflow_ckpt_provider.transforms.steps import Step
 
@@ -147,20 +147,9 @@ class RowCalls:
         try:
             yield
         except Exception as error:
-            raise self._error(row, f"{type(error).__name__}: {error}{_place(error)}") from error
+            raise self._error(row, f"{type(error).__name__}: {error}{place_of(error)}") from error
 
     def _error(self, row: int, said: str) -> TransformError:
         shown = [name for name in self._batch.schema.names if "id" in name.lower()] or self._batch.schema.names[:1]
         values = ", ".join(f"{name}={str(self._batch.column(name)[row].as_py())[:80]}" for name in shown[:3])
         return TransformError(f"{self._spec.name} failed at row {self._begin + row:,} of the split's input ({values}): {said}")
-
-
-def _place(error: BaseException) -> str:
-    """The line of the user's code that raised an error."""
-    traceback, place = error.__traceback__, ""
-    while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        if not is_ours(file):
-            place = f" ({file}, line {traceback.tb_lineno}, in {traceback.tb_frame.f_code.co_name})"
-        traceback = traceback.tb_next
-    return place

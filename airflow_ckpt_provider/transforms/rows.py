@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.transforms.batch_calls import BatchCall
 from airflow_ckpt_provider.transforms.function import Function, Spec
-from airflow_ckpt_provider.transforms.names import load, name_of, parse_name
+from airflow_ckpt_provider.transforms.names import load, name_of, require_callable
 from airflow_ckpt_provider.transforms.outputs import names_in, schema_of
 from airflow_ckpt_provider.transforms.rejecting import RejectingBatchCall, RejectingRowCalls
 from airflow_ckpt_provider.transforms.row_calls import RowCalls
@@ -61,11 +61,7 @@ class Map:
         setup: Callable[[], Any] | str | None = None,
         concurrency: int = 16,
     ) -> None:
-        for name, given in (("function", function), ("setup", setup)):
-            if isinstance(given, str):
-                parse_name(given, name)
-            elif given is not None and not callable(given):
-                raise InvalidInputError(f"{type(self).__name__}: {name}={given!r} is neither a function nor the name of one.")
+        require_callable(type(self).__name__, function=function, setup=setup)
         self._function = function
         self._setup = setup
         self.name = f"{type(self).__name__}({name_of(function)})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -133,11 +134,17 @@ class SourcePlan:
         if made is not None:
             return made
         for batches in self._samples(plan):
-            made_rows = (
-                batches if request.transform is None else request.transform.apply(_slices(batches, request.transform.first_rows))
-            )
-            for batch in made_rows:
-                return batch.schema
+            rows = iter(batches)
+            first = next(rows, None)
+            if first is None or request.transform is None:
+                made = None if first is None else first.schema
+            else:
+                made = request.transform.made_of(first.schema)
+            if made is not None:
+                return made
+            if request.transform is not None and first is not None:
+                for batch in request.transform.apply(_slices(itertools.chain([first], rows), request.transform.first_rows)):
+                    return batch.schema
         return None
 
     def required_schema(self, replaces: int | None = None) -> pa.Schema:

@@ -87,3 +87,22 @@ def placed(frame: DataFrame, id_columns: Sequence[str], kinds: Sequence[DataType
         places = f"cast(split('{','.join(place.get(number, '-1') for number in range(count))}', ',') AS array<int>)"
         rows = frame.selectExpr(f"get({places}, {bucket}) AS {PLACE}", "*").where(f"{PLACE} >= 0")
     return rows.repartitionById(len(wanted), PLACE).toDF(PLACE, *(f"c{number}" for number in range(len(frame.columns))))
+
+
+def sorted_by(buckets: DataFrame, frame: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """The rows of each bucket, sorted by some columns, so that equal values come one after the other.
+
+    :param buckets: see ``placed``.
+    :param frame: what they were made of, which knows the columns by their names.
+    """
+    from pyspark.sql import functions as f
+    from pyspark.sql import types as t
+
+    places = {name: number for number, name in enumerate(frame.columns)}
+    keys = []
+    for name in columns:
+        key = f"c{places[name]}"
+        # The two zeros are one value, and another column may be sorted by after this one.
+        is_float = isinstance(frame.schema[name].dataType, t.FloatType | t.DoubleType)
+        keys.append(f.expr(f"{key} + 0.0D" if is_float else key))
+    return buckets.sortWithinPartitions(*keys)

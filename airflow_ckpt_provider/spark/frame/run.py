@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, StageFailedError, TerminalError
 from airflow_ckpt_provider.sources.dataframe import recovered_splits
+from airflow_ckpt_provider.sources.grouped import GroupedRows
 from airflow_ckpt_provider.spark.error_summary import error_summary
-from airflow_ckpt_provider.spark.frame.buckets import canonical, placed
+from airflow_ckpt_provider.spark.frame.buckets import canonical, placed, sorted_by
+from airflow_ckpt_provider.spark.frame.grouped import grouped_frame, needed_columns
 from airflow_ckpt_provider.spark.frame.ids import EMPTY_WRITER, staged_names, without_staged
 from airflow_ckpt_provider.spark.frame.reproducible import require_reproducible
 from airflow_ckpt_provider.spark.frame.task import RESULT, FrameTask
@@ -112,7 +114,7 @@ class FrameRun(StageRun):
         Refused before any task runs if they can not be staged safely.
         """
         source = self._source
-        frame = self._built()
+        frame = self._frame()
         kinds = canonical(frame.schema, source.id_column, source.name)
         if self._check_fit is not None:
             self._check_fit(_arrow_schema(frame, source))
@@ -123,7 +125,17 @@ class FrameRun(StageRun):
         store = self._checkpoint.store.of_generation(self._checkpoint.paths)
         rows = without_staged(self._spark, frame, store, names, source.id_column, kinds)
         wanted = [int(str(split.read["bucket"])) for split in self._splits.values()]
-        return placed(rows, source.id_column, kinds, source.buckets, wanted), frame.columns
+        buckets = placed(rows, source.id_column, kinds, source.buckets, wanted)
+        if isinstance(source, GroupedRows):
+            buckets = sorted_by(buckets, frame, source.sorted_by)
+        return buckets, frame.columns
+
+    def _frame(self) -> DataFrame:
+        """What is shuffled."""
+        source = self._source
+        if not isinstance(source, GroupedRows):
+            return self._built()
+        return needed_columns(self._built(), source) if source.is_frame else grouped_frame(self._spark, source, self._plan)
 
     def _built(self) -> DataFrame:
         """What ``build`` returns, analysed."""
