@@ -31,8 +31,8 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
     :param source: what to read: a source such as ``Files``, ``IcebergTable`` or ``SparkDataFrame``, or a path or glob of Parquet
         files (templated)
     :param transform: a function from a ``pyarrow.RecordBatch`` to a batch, a table, or an iterable of batches; its name as
-        ``"package.module:function"``; a ``Map``, ``FlatMap`` or ``Aggregate`` of ``airflow_ckpt_provider.transforms``; None to write the
-        rows as they are
+        ``"package.module:function"``; a ``Map``, ``FlatMap`` or ``Aggregate`` of ``airflow_ckpt_provider.transforms``; None to
+        write the rows as they are
     :param transform_version: what stands for the transform's code in place of its fingerprint, which covers all that it uses:
         change it whenever the rows that the transform makes change (templated)
     :param mode: how the rows land, in one snapshot: ``"append"``; ``"create"`` makes the table, which must not exist;

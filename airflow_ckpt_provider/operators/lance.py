@@ -38,10 +38,10 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
     :param source: what to read: a source such as ``Files``, ``LanceDataset`` or ``SparkDataFrame``, or a path or glob of Parquet
         files; None with ``add_columns``, which reads the dataset (templated)
     :param transform: a function from a ``pyarrow.RecordBatch`` to a batch, a table, or an iterable of batches; its name as
-        ``"package.module:function"``; a ``Map``, ``FlatMap`` or ``Aggregate`` of ``airflow_ckpt_provider.transforms``; None to write the
-        rows as they are. With ``add_columns``: from a batch of ``read_columns`` to one with the new columns, with a row for each row in the
-        same order, or a ``Map``. With ``create``, ``add_columns`` and ``evolve_schema`` it is called with a few rows in the task
-        itself, too, to learn which columns it makes
+        ``"package.module:function"``; a ``Map``, ``FlatMap`` or ``Aggregate`` of ``airflow_ckpt_provider.transforms``; None to
+        write the rows as they are. With ``add_columns``: from a batch of ``read_columns`` to one with the new columns, with a row
+        for each row in the same order, or a ``Map``. With ``create``, ``add_columns`` and ``evolve_schema`` it is called with a few
+        rows in the task itself, too, to learn which columns it makes
     :param transform_version: what stands for the transform's code in place of its fingerprint, which covers all that it uses:
         change it whenever the rows that the transform makes change (templated)
     :param mode: how the rows land, in one version: ``"append"``; ``"create"`` makes the dataset, which must not exist;
@@ -173,7 +173,7 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
             if source is not None:
                 raise InvalidInputError("mode='add_columns' reads the dataset that it adds columns to, and takes no source.")
             if isinstance(transform, FlatMap | Aggregate):
-                raise InvalidInputError("mode='add_columns' computes one row for each, and takes no FlatMap or Aggregate. Use Map.")
+                raise InvalidInputError("mode='add_columns' computes a row for each, and takes no FlatMap or Aggregate. Use Map.")
             if transform is None:
                 raise InvalidInputError("mode='add_columns' needs a transform: from read_columns to the columns that are added.")
         if source is not None or (mode != "add_columns" and "{{" not in mode):

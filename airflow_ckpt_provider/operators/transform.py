@@ -43,9 +43,9 @@ class CheckpointedTransformOperator(CheckpointedWriteOperator):
     :param source: what to read: a source such as ``Files``, ``IcebergTable``, ``SparkDataFrame`` or ``Staged``, or a path or
         glob of Parquet files (templated)
     :param transform: a function from a ``pyarrow.RecordBatch`` to a batch, a table, or an iterable of batches; its name as
-        ``"package.module:function"``; a ``Map``, ``FlatMap`` or ``Aggregate`` of ``airflow_ckpt_provider.transforms``; None to stage the
-        rows as they are. The columns of what a plain function makes are those of its first rows, for which it is called once on the worker
-        of this task; a ``Map`` or ``FlatMap`` says them
+        ``"package.module:function"``; a ``Map``, ``FlatMap`` or ``Aggregate`` of ``airflow_ckpt_provider.transforms``; None to
+        stage the rows as they are. The columns of what a plain function makes are those of its first rows, for which it is called
+        once on the worker of this task; a ``Map`` or ``FlatMap`` says them
     :param transform_version: what stands for the transform's code in place of its fingerprint, which covers all that it uses:
         change it whenever the rows that the transform makes change (templated)
     :param idempotence_key: the name under which this is remembered, up to 512 characters. Default: DAG, task, run and map index

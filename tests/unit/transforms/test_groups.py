@@ -92,10 +92,9 @@ def test_a_failure_names_the_group_and_the_line():
 
 
 def test_a_value_of_another_type_names_the_group():
+    aggregate = Aggregate(lambda shop: f"no number of {shop}", by="shop", output={"total": int})
     with pytest.raises(TransformError, match=r"with shop=a: Arrow"):
-        rows_of(
-            Aggregate(lambda shop: f"no number of {shop}", by="shop", output={"total": int}), batches([{"shop": "a", "amount": 2}])
-        )
+        rows_of(aggregate, batches([{"shop": "a", "amount": 2}]))
 
 
 @pytest.mark.parametrize(
