@@ -11,6 +11,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.encoding import require_storable
 from airflow_ckpt_provider.exceptions import EmptyInputError, NotSupportedYetError
 from airflow_ckpt_provider.sources.protocol import IncrementalSource, ListableSource
+from airflow_ckpt_provider.sources.transform import steps_of
 from airflow_ckpt_provider.tables.format import format_of
 from airflow_ckpt_provider.tables.watermarks import consumer_of
 from airflow_ckpt_provider.write.looks import look_at
@@ -128,8 +129,9 @@ class SourcePlan:
         if made is not None:
             return made
         for batches in self._samples(plan):
-            for batch in batches if request.transform is None else request.transform.apply(batches):
-                return batch.schema
+            for step in steps_of(request.transform, batches, rejecting=request.on_error.rejects):
+                if step.batch is not None:
+                    return step.batch.schema
         return None
 
     def required_schema(self, replaces: int | None = None) -> pa.Schema:

@@ -1,7 +1,8 @@
-"""Rows at which the transform fails, against a model: whatever happens on the way, each row of the input is written or rejected, once.
+"""Rows at which the transform fails, against a model: whatever happens on the way, each row is written or rejected, once.
 
-Attempts follow each other: each has its own function, which fails at some rows, and its own policy; it may be killed at a row, and staged
-files may be lost before it. Once the write is sealed, what it has rejected is written by another one with the right function.
+Attempts follow each other: each has its own function, which fails at some rows, and its own policy; it may be killed at a row,
+and staged files may be lost before it. Once the write is sealed, what it has rejected is written by another one with the right
+function.
 
 ``REJECTED_EXAMPLES`` says how many histories are tried.
 """
@@ -77,10 +78,8 @@ def test_each_row_is_written_or_rejected_once(kind, attempts, function, mode, sa
         world.commit(sealed)
         left = [row["id"] for row in rejected(sealed)]
         assert written(world, TIMES[function]) + Counter(left) == Counter(IDS)
-        again = asked(
-            world, Function(), "fail", key="again", source=Rejected("orders"), options={STORE_URI: world.store.uri}, **how
-        )
-        world.commit(world.stage(again))
+        source = {"source": Rejected("orders"), "options": {STORE_URI: world.store.uri}}
+        world.commit(world.stage(asked(world, Function(), "fail", key="again", **source, **how)))
         assert written(world, TIMES[function]) == Counter(IDS)
 
 
