@@ -10,6 +10,7 @@ A **checkpoint** is the durable record of one write, under one **idempotence key
       continue/<n>.json     a request to go on with whatever code is next   put-if-absent
       pieces/<split>.<input>.<n>.json  what is done of a split that takes long put-if-absent; needed until it is staged
       ids/<split>-….parquet  ids of a split's rows, where a recovery is by rows; no name without its staged record
+      rejected/<split>-….parquet  rows that the transform failed at; no name without the record of its split, or of a piece
       staged/<split>.json  the published record of one written split   put-if-absent
       readers/<hash>-g<n>.json  who reads the rows, where they are for another task  put-if-absent, before that one's plan
       seal.json            totals and all staged manifests; seal-2 …   put-if-absent
@@ -38,6 +39,11 @@ files. So what is sealed and committed knows of no pieces, and a kill in between
 **Other code.** The header binds a key to code. A write whose input, kind of transform and output stay may be gone on with under
 other code, where its stage says so or a request lies in the store: the attempt puts ``codes/<code>.json`` and keeps all that is
 staged. From then on that code is as good as the header's, in any attempt. Each record says which code has computed it.
+
+**Rejected rows.** Where a write goes on behind rows at which its transform fails, a task puts those rows into a file before the
+record that names it. As long as the write is not sealed, the next attempt runs them again: a further round lists splits that read
+such files, each with a record of its own, so that a row of the input is among the rows of one record, or among the rejected rows of
+one, never both. The seal names the files that no split has read again: rows that the write leaves out.
 
 **Rounds.** Most writes are planned once. A write whose later splits depend on what earlier ones found (an upsert, a
 recovery by rows) is planned in rounds: each is pinned when the one before it is staged, and lists every split that makes

@@ -36,6 +36,15 @@ def not_of_rows(name: str) -> InvalidInputError:
     )
 
 
+def steps_of(
+    transform: Transform | None, batches: Iterable[pa.RecordBatch], begin: int = 0, *, rejecting: bool = False
+) -> Iterator[Step]:
+    """What becomes of batches of the input: they themselves, without a transform. See ``Transform.steps``."""
+    if transform is None:
+        return (Step(batch, batch.num_rows) for batch in batches)
+    return transform.steps(batches, begin, rejecting=rejecting)
+
+
 class Transform:
     """A transform, ready to run.
 

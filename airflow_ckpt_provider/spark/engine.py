@@ -75,6 +75,8 @@ class SparkEngine:
     def job(self, attempt: WriteAttempt, missing: Round, work: SplitWork) -> StageRun:
         """The missing splits of a round as one Spark job; see ``Engine.job``."""
         spark, checkpoint, source = self.session(), attempt.checkpoint, attempt.source
-        if isinstance(source, SessionSource) and any(split.task == READ for split in missing.missing):
-            return FrameRun(spark, checkpoint, work, source, missing.plan, missing.missing, attempt.check_fit)
+        # What else is missing follows when there is something that it can be computed from.
+        buckets = [split for split in missing.missing if split.task == READ]
+        if isinstance(source, SessionSource) and buckets:
+            return FrameRun(spark, checkpoint, work, source, missing.plan, buckets, attempt.check_fit)
         return StageRun(spark, checkpoint, work, missing.missing, len(missing.plan.splits) - len(missing.missing))

@@ -143,10 +143,9 @@ def _unnamed(checkpoint: Checkpoint, landed: SealedWrite | None) -> dict[str, in
 
     Of a generation that did not land, the next one reads the input again.
     """
-    paths = checkpoint.paths
-    seals = checkpoint.seals() if landed is not None else []
+    paths, there = checkpoint.paths, in_store(checkpoint.store, checkpoint.paths)
+    seals = checkpoint.seals() if there and landed is not None else []
     kept = {paths.rejected(file.split, file.writer) for seal in seals for file in seal.rejected}
-    there = in_store(checkpoint.store, paths)
     return {name: there[name] for name in sorted(there.keys() - kept)}
 
 

@@ -5,6 +5,7 @@ See ``checkpoint.rejected`` for what is stored of them, and ``write.work`` for t
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -12,11 +13,11 @@ from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.checkpoint.rejected import files_of, left_out, require_named, run_again
 from airflow_ckpt_provider.checkpoint.restart import how_to_continue
 from airflow_ckpt_provider.exceptions import CheckpointError, RowsToRetryError, TooManyErrorsError
-from airflow_ckpt_provider.sources.rejected.file import ERROR, ROW, RejectedRows, rows_in
+from airflow_ckpt_provider.sources.rejected.file import ERROR, ROW, SPLIT, RejectedRows, rows_in
 from airflow_ckpt_provider.sources.transform import not_of_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -83,7 +84,7 @@ class OnError:
 class Rejecting:
     """The rejected rows of one split, as a task comes upon them.
 
-    :param is_again: whether the split is made of rejected rows, of which many may fail again.
+    :param places: where its rows stood, if it is made of rejected ones, of which many may fail again.
     """
 
     def __init__(
@@ -93,22 +94,21 @@ class Rejecting:
         on_error: OnError,
         header: Header,
         split_id: str,
-        *,
-        is_again: bool,
+        places: Places | None = None,
     ) -> None:
         self._store = store
         self._paths = paths
         self._on_error = on_error
         self._header = header
         self._split = split_id
-        self._is_again = is_again
+        self._places = places
         self._first: list[Failure] = []
         self._rejected = 0
         self._rows = 0
 
     def kept_by(self, writer: str) -> RejectedRows:
         """What keeps those that come from now on."""
-        return RejectedRows(self._store, self._paths, self._split, writer)
+        return RejectedRows(self._store, self._paths, self._split, writer, None if self._places is None else self._places.of)
 
     def done(self, rows: int, failed: FailedRows | None) -> None:
         """Count rows of the input.
@@ -121,7 +121,7 @@ class Rejecting:
             return
         self._rejected += failed.rows.num_rows
         self._first += failed.failures[: _SHOWN - len(self._first)]
-        if self._is_again or self._on_error.goes_on(self._rejected, self._rows):
+        if self._places is not None or self._on_error.goes_on(self._rejected, self._rows):
             return
         first = _listed([(failure.row, failure.error) for failure in self._first])
         raise TooManyErrorsError(
@@ -130,8 +130,34 @@ class Rejecting:
         )
 
 
+class Places:
+    """Where rows that run again stood in the input when they were rejected for the first time, as they pass."""
+
+    def __init__(self) -> None:
+        # What a batch has become is asked for before the next but one is read.
+        self._passing: deque[tuple[int, pa.RecordBatch]] = deque(maxlen=2)
+
+    def passing(self, batches: Iterable[pa.RecordBatch], begin: int) -> Iterator[pa.RecordBatch]:
+        """The rows without their places, which are kept.
+
+        :param begin: number of the first of them among those that run again.
+        """
+        for batch in batches:
+            self._passing.append((begin, batch.select([SPLIT, ROW])))
+            begin += batch.num_rows
+            yield batch.drop_columns([SPLIT, ROW])
+
+    def of(self, number: int) -> tuple[str, int]:
+        """The split and the row of its input of a row that is passing.
+
+        :param number: of the row among those that run again.
+        """
+        begin, places = next(one for one in self._passing if one[0] <= number < one[0] + one[1].num_rows)
+        return places[SPLIT][number - begin].as_py(), places[ROW][number - begin].as_py()
+
+
 class AgainReader:
-    """Reads the rejected rows of other splits, on an executor."""
+    """Reads the rejected rows of other splits, with their places, on an executor."""
 
     def __init__(self, store: CheckpointStore, paths: CheckpointPaths) -> None:
         self._store = store
@@ -141,7 +167,7 @@ class AgainReader:
         """The rows, as they came in when the transform failed at them."""
         del expected
         for file in files_of(split):
-            yield from rows_in(self._store, self._paths, file)
+            yield from rows_in(self._store, self._paths, file, (SPLIT, ROW))
 
 
 class Rejections:

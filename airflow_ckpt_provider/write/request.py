@@ -12,6 +12,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.encoding import require_storable
 from airflow_ckpt_provider.exceptions import EmptyInputError, NotSupportedYetError
 from airflow_ckpt_provider.sources.protocol import IncrementalSource, ListableSource
+from airflow_ckpt_provider.sources.transform import steps_of
 from airflow_ckpt_provider.tables.format import format_of
 from airflow_ckpt_provider.tables.watermarks import consumer_of
 from airflow_ckpt_provider.write.looks import look_at
@@ -136,15 +137,15 @@ class SourcePlan:
         for batches in self._samples(plan):
             rows = iter(batches)
             first = next(rows, None)
-            if first is None or request.transform is None:
-                made = None if first is None else first.schema
-            else:
-                made = request.transform.made_of(first.schema)
+            if first is None:
+                continue
+            made = first.schema if request.transform is None else request.transform.made_of(first.schema)
             if made is not None:
                 return made
-            if request.transform is not None and first is not None:
-                for batch in request.transform.apply(_slices(itertools.chain([first], rows), request.transform.first_rows)):
-                    return batch.schema
+            few = _slices(itertools.chain([first], rows), 1 if request.transform is None else request.transform.first_rows)
+            for step in steps_of(request.transform, few, rejecting=request.on_error.rejects):
+                if step.batch is not None:
+                    return step.batch.schema
         return None
 
     def required_schema(self, replaces: int | None = None) -> pa.Schema:

@@ -19,11 +19,11 @@ from airflow_ckpt_provider.checkpoint.pieces import input_id, require_next
 from airflow_ckpt_provider.exceptions import CheckpointMissingError, RowCountError, panics_as_errors
 from airflow_ckpt_provider.sources.protocol import ResumableReader
 from airflow_ckpt_provider.sources.rejected import file as rejected_file
+from airflow_ckpt_provider.sources.transform import steps_of
 from airflow_ckpt_provider.tables.staged_files import reading_staged
 from airflow_ckpt_provider.tables.writer import Written
-from airflow_ckpt_provider.transforms.steps import Step
 from airflow_ckpt_provider.write.pieces import Input, SaveEvery, behind, paced, require_own_pieces, staged_record
-from airflow_ckpt_provider.write.rejected import AgainReader, OnError, Rejecting
+from airflow_ckpt_provider.write.rejected import AgainReader, OnError, Places, Rejecting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.sources.transform import Transform
     from airflow_ckpt_provider.tables.missing import MissingColumns
     from airflow_ckpt_provider.tables.writer import Writer
+    from airflow_ckpt_provider.transforms.steps import Step
 
 
 @dataclass(frozen=True)
@@ -99,16 +100,14 @@ class SplitWork:
 
         :param begin: number of the first of them.
         """
-        if self.transform is None:
-            return (Step(batch, batch.num_rows) for batch in batches)
-        return self.transform.steps(batches, begin, rejecting=self.on_error.rejects)
+        return steps_of(self.transform, batches, begin, rejecting=self.on_error.rejects)
 
-    def input_of(self, split_id: str, steps: Iterator[Step], begin: int, *, is_again: bool = False) -> Input:
+    def input_of(self, split_id: str, steps: Iterator[Step], begin: int, places: Places | None = None) -> Input:
         """What comes out of the input of a split.
 
-        :param is_again: whether it is made of rejected rows.
+        :param places: where its rows stood, if it is made of rejected ones.
         """
-        rejecting = Rejecting(self.store, self.paths, self.on_error, self.header, split_id, is_again=is_again)
+        rejecting = Rejecting(self.store, self.paths, self.on_error, self.header, split_id, places)
         return Input(steps, begin, rejecting, one_each=self.transform is not None and self.transform.one_each)
 
     def write_until(self, rows: Input, save: SaveEvery, split_id: str, author: str) -> WholeSplit:
@@ -180,7 +179,8 @@ class SplitInPieces:
         while not (self._pieces and self._pieces[-1].last):
             number, begin = len(self._pieces), self._pieces[-1].end if self._pieces else 0
             if rows is None or rows.row != begin:
-                rows = self._work.input_of(self._split.id, self._steps(begin), begin, is_again=self._split.task == AGAIN)
+                places = Places() if self._split.task == AGAIN else None
+                rows = self._work.input_of(self._split.id, self._steps(begin, places), begin, places)
             # The first piece may turn out to be the whole split.
             author = f"{self._author}p{number}" if number else self._author
             written, record, _ = whole = self._work.write_until(rows, self._work.save, self._split.id, author)
@@ -214,15 +214,17 @@ class SplitInPieces:
         for piece in self._pieces:
             writer.remove(Written(piece.rows, piece.bytes, tuple(writer.named_in(piece)), None))
 
-    def _steps(self, begin: int) -> Iterator[Step]:
+    def _steps(self, begin: int, places: Places | None) -> Iterator[Step]:
         work = self._work
         # Formats without types of their own are read with the table's; a transform gets what the format infers.
         expected = work.writer.schema if work.transform is None else None
-        reader: Reader = AgainReader(work.store, work.paths) if self._split.task == AGAIN else work.reader
+        reader: Reader = work.reader if places is None else AgainReader(work.store, work.paths)
         first, rows = 0, None
         if begin and isinstance(reader, ResumableReader):
             first, rows = reader.read_near(self._split, expected, begin)
         batches = behind(reader.read(self._split, expected) if rows is None else rows, begin - first, self._split)
+        if places is not None:
+            batches = places.passing(batches, begin)
         return work.steps(batches if work.transform is None else paced(batches, work.save, work.transform.first_rows), begin)
 
     def _published(self, piece: Piece, written: Written) -> bool:

@@ -9,15 +9,18 @@ from datetime import timedelta
 from typing import get_args
 
 import pytest
+from airflow.sdk import DAG
 
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.operators.iceberg import CheckpointedIcebergWriteOperator
 from airflow_ckpt_provider.operators.lance import CheckpointedLanceWriteOperator
 from airflow_ckpt_provider.sensors.checkpoint import CheckpointSensor
-from airflow_ckpt_provider.sources import Files, LanceDataset, SparkDataFrame
+from airflow_ckpt_provider.sources import Files, LanceDataset, Rejected, SparkDataFrame
 from airflow_ckpt_provider.tables.format import format_of
 from airflow_ckpt_provider.tables.parameters import description_of, fields_of
 from airflow_ckpt_provider.transforms import FlatMap, Map
+
+MAP = Map(len, output={"n": int})
 
 
 def stage(**changes):
@@ -67,6 +70,11 @@ def test_what_the_modes_of_a_format_take_are_arguments_of_its_operator(operator,
         ({"save_every": 0}, "neither a number of input rows"),
         ({"save_every": "30s"}, "neither a number of input rows"),
         ({"save_every": timedelta(0)}, "neither a number of input rows"),
+        ({"on_error": "ignore"}, "on_error='ignore'"),
+        ({"on_error": "skip"}, "None is no Map or FlatMap"),
+        ({"on_error": "retry", "transform": lambda batch: batch}, "is no Map or FlatMap"),
+        ({"max_errors": 3}, "belongs to on_error='skip' or 'retry'"),
+        *(({"on_error": "skip", "max_errors": wrong, "transform": MAP}, "max_errors=") for wrong in (-1, 0.0, 1.0, True, "1%")),
         ({"transform": "shop.transforms.clean"}, "package.module:function"),
         ({"transform": 7}, "7"),
         ({"transform_version": "1"}, "there is none"),
@@ -112,6 +120,25 @@ def test_a_backfill_takes_a_map_and_no_function_that_makes_any_number_of_rows():
     CheckpointedLanceWriteOperator(**facts, transform=Map(len, output={"n": int}))
     with pytest.raises(InvalidInputError, match="takes no FlatMap"):
         CheckpointedLanceWriteOperator(**facts, transform=FlatMap(len, output={"n": int}))
+
+
+def test_what_becomes_of_rows_that_fail_may_be_said_of_functions_of_rows_and_of_names_that_the_worker_imports():
+    for transform in (MAP, FlatMap(len, output={"n": int}, batched=True), "shop.transforms:clean"):
+        stage(on_error="skip", max_errors=0.01, transform=transform)
+        stage(on_error="retry", max_errors=10, transform=transform)
+
+
+def test_a_backfill_has_a_value_for_each_row_and_skips_none():
+    facts = {"task_id": "stage", "uri": "/data/v.lance", "mode": "add_columns", "read_columns": "id", "transform": MAP}
+    with pytest.raises(InvalidInputError, match="takes no on_error but 'fail'"):
+        CheckpointedLanceWriteOperator(**facts, on_error="skip")
+
+
+def test_a_stage_of_what_another_has_rejected_runs_after_it():
+    with DAG("rejected", schedule=None):
+        first = stage(on_error="skip", transform=MAP)
+        second = stage(task_id="again", source=Rejected(first.output), transform=MAP)
+    assert second.upstream_task_ids == {"stage"}
 
 
 def test_a_wrong_sensor_target_is_refused_at_parse_time():

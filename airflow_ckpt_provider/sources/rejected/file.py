@@ -17,7 +17,7 @@ from airflow_ckpt_provider.checkpoint.store import StoreError
 from airflow_ckpt_provider.exceptions import CorruptObjectError, InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -40,9 +40,18 @@ class RejectedRows:
 
     :param split_id: whose rows they are.
     :param writer: attempt and task attempt, and the piece if it is one.
+    :param place_of: where a row stood in the input, if it is not the split that was read there.
     """
 
-    def __init__(self, store: CheckpointStore, paths: CheckpointPaths, split_id: str, writer: str) -> None:
+    def __init__(
+        self,
+        store: CheckpointStore,
+        paths: CheckpointPaths,
+        split_id: str,
+        writer: str,
+        place_of: Callable[[int], tuple[str, int]] | None = None,
+    ) -> None:
+        self._place_of = place_of or (lambda row: (split_id, row))
         self._store = store
         self._paths = paths
         self._split = split_id
@@ -70,12 +79,12 @@ class RejectedRows:
                 f"Rows of the input cannot be rejected: they have the column {twice[0]}, and rejected rows are kept with columns "
                 f"of the names {', '.join(COLUMNS)}. Read the input without it, or under another name."
             )
-        failures = failed.failures
+        failures, places = failed.failures, [self._place_of(failure.row) for failure in failed.failures]
         more = {
             ERROR: pa.array([failure.error for failure in failures], pa.string()),
             TRACEBACK: pa.array([failure.traceback for failure in failures], pa.string()),
-            SPLIT: pa.array([self._split] * rows.num_rows, pa.string()),
-            ROW: pa.array([failure.row for failure in failures], pa.int64()),
+            SPLIT: pa.array([split for split, _ in places], pa.string()),
+            ROW: pa.array([row for _, row in places], pa.int64()),
         }
         schema = pa.schema([*rows.schema, *(pa.field(name, column.type) for name, column in more.items())])
         batch = pa.RecordBatch.from_arrays([*rows.columns, *more.values()], schema=schema)

@@ -90,7 +90,7 @@ def test_too_many_errors_fail_the_task_and_a_corrected_function_gets_only_the_ro
     function = Function({40})
     attempt = world.stage(asked(world, function, kind=kind, max_errors=4, version="2", on_change="continue"))
     assert {*function.seen} == BAD
-    assert [row["id"] for row in rejected(attempt)] == [40]
+    assert [(row["id"], row["_split"], row["_row"]) for row in rejected(attempt)] == [(40, "000000", 40)]
     assert told(attempt) == 1
     world.commit(attempt)
     assert right(world, sorted({*GOOD} | BAD - {40}), times)

@@ -275,6 +275,9 @@ def _object(path: Any) -> str:
     if path.startswith("_checkpoint_keys/"):
         # Begins with what stands for the moment at which the generation was begun.
         return f"memory of a key, {folders[-1].partition('.')[2]}"
+    if "rejected" in folders:
+        # Behind the split is the task that has written it.
+        return "/".join([*folders[:-1], f"{folders[-1].partition('-')[0]}.parquet"])
     return "/".join([*folders[:-1], "<id>.json"]) if "attempts" in folders else "/".join(folders)
 
 

@@ -29,8 +29,10 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.exceptions import CommitUnderWayError
 from airflow_ckpt_provider.sources import Files, IcebergTable
+from airflow_ckpt_provider.transforms import Map
 from airflow_ckpt_provider.write import cleanup, groups
 from airflow_ckpt_provider.write.pieces import SaveEvery
+from airflow_ckpt_provider.write.rejected import OnError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -61,6 +63,24 @@ def wider(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.append_column("extra", pa.array(["new"] * batch.num_rows))
 
 
+class FailingAt:
+    """A function of a row that changes nothing, and fails at some rows.
+
+    :param ids: of these.
+    """
+
+    def __init__(self, ids: list[int]) -> None:
+        self._ids = set(ids)
+
+    def __call__(self, id: int, kind: str) -> str:  # noqa: A002 - the column
+        if id in self._ids:
+            raise ValueError(f"{id} is bad")
+        return kind
+
+    def as_transform(self) -> Map:
+        return Map(self, output={"kind": str}, keep=["id", "value", "at"])
+
+
 #: What a JSON request may say of a write besides its key and input.
 _SETTINGS = ("mode", "parameters", "on_rerun", "on_change", "restart_token", "evolve_schema")
 
@@ -70,6 +90,9 @@ def request_of(world: World, facts: dict[str, Any]) -> WriteRequest:
     changes = {name: facts[name] for name in _SETTINGS if name in facts}
     if "save_every" in facts:
         changes["save_every"], changes["transform"] = SaveEvery(rows=facts["save_every"], seconds=None), same
+    if "fails_at" in facts:
+        changes |= {"transform": FailingAt(facts["fails_at"]).as_transform(), "transform_version": "1"}
+        changes["on_error"] = OnError(facts["on_error"])
     if facts.get("marked"):
         changes["transform"] = marked
     if facts.get("wider"):
