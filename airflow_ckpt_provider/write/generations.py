@@ -58,7 +58,8 @@ class Generations:
         latest = Checkpoint.latest(self._store, request.key)
         if latest is None:
             return self._create_first()
-        if latest.discarded() is not None:
+        # A commit that was under way when it was discarded, and is recorded, has landed: the tombstone came too late.
+        if latest.discarded() is not None and latest.committed() is None:
             self._require_heir(latest)
             self._require_settled(latest)
             return self._create_after(latest)
