@@ -409,7 +409,7 @@ class Checkpoint:
     def compact(self, seal: Seal) -> Compact:
         """Put what stays of a committed generation, before the first of its records is removed. Removes nothing.
 
-        :param seal: the seal that was committed.
+        :param seal: its newest seal.
         """
         facts = {name: getattr(seal, name) for name in seal.__struct_fields__} | {"manifests": ()}
         attempts = tuple(sorted(self.own_names().attempts))

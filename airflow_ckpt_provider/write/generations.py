@@ -58,8 +58,7 @@ class Generations:
         latest = Checkpoint.latest(self._store, request.key)
         if latest is None:
             return self._create_first()
-        # A commit that was under way when it was discarded, and is recorded, has landed: the tombstone came too late.
-        if latest.discarded() is not None and latest.committed() is None:
+        if latest.discarded() is not None and not _discarded_too_late(latest):
             self._require_heir(latest)
             self._require_settled(latest)
             return self._create_after(latest)
@@ -318,6 +317,12 @@ class Generations:
             transform_version=request.transform_version,
             transform_kind=request.transform.kind if request.transform else "",
         )
+
+
+def _discarded_too_late(discarded: Checkpoint) -> bool:
+    """Whether a commit that was under way when a generation was discarded has landed all the same, and is recorded."""
+    commit = discarded.committed()
+    return commit is not None and commit.snapshot_id is not None
 
 
 def _fingerprint(request: WriteRequest) -> str:
