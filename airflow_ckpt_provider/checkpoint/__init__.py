@@ -18,6 +18,7 @@ A **checkpoint** is the durable record of one write, under one **idempotence key
       group.json           the commit this generation belongs to       put-if-absent, before the table is touched
       commit.json          the snapshot that the table's history shows put-if-absent, after the table says so
       discard.json         tombstone                                   put-if-absent, before anything is deleted
+      compact.json         what stays of the records of a committed one put-if-absent, before the first of them is deleted
 
 **States** are derived from what exists, never stored::
 
@@ -59,6 +60,13 @@ way. Each is complete by itself, and both are one generation, whose group lands 
 **Rows for the next task.** A stage without a table stages rows that no commit lands: its seal is all that there is. Who reads them
 says so in their generation's folder, and once all readers are done the rows may be freed, by a tombstone of its own kind: the stage
 stays done with, and its rows are not computed again unless somebody asks for that. See ``readers``.
+
+**Compact records.** Nothing that was put is changed, and only a sweep deletes, long after the last put of a generation. A
+discarded generation keeps its header, its group and its tombstone. A committed one keeps header, group and commit, and gets
+``compact.json``: what its seal said, without what it listed. Then ``seal.json`` goes, which makes the compact record count, then
+all that was sealed, and the attempts last. So at any moment a reader finds either the seal with all its records, or the compact
+record; what needs the records is refused by an error that says so, and nothing looks as if it had never been. Whoever opens a
+replacement puts its header first and looks for the compact record second, and a sweep does it the other way round.
 
 **Commit against discard.** Both put their object first and look for the other's second, so at least one of them sees
 the other: a commit that finds ``discard.json`` stops, a discard that finds ``group.json`` deletes nothing.

@@ -234,11 +234,12 @@ class Checkpoint:
         """The published records of these splits, which must be published.
 
         :raises RecordsRemovedError: if they were, and were cleaned up.
+        :raises DiscardedError: if that is because the generation was discarded.
         """
         try:
             records = self.store.read_many([self.paths.staged(split_id) for split_id in split_ids], Staged)
         except ObjectGoneError:
-            self.require_not_compacted()
+            self.require_not_removed()
             raise
         for split_id, record in zip(split_ids, records, strict=True):
             if record.split != split_id or not is_writer(record.writer) or not record.rejects_its_own:
@@ -416,7 +417,7 @@ class Checkpoint:
     def compact(self, seal: Seal) -> Compact:
         """Put what stays of a committed generation, before the first of its records is removed. Removes nothing.
 
-        :param seal: the seal that was committed.
+        :param seal: its newest seal.
         """
         facts = {name: getattr(seal, name) for name in seal.__struct_fields__} | {"manifests": ()}
         attempts = tuple(sorted(self.own_names().attempts))
@@ -431,6 +432,15 @@ class Checkpoint:
     def compacted(self) -> Compact | None:
         """What stays of a committed generation whose records are removed, or are about to be; None of any other."""
         return self.store.read(self.paths.compact, Compact)
+
+    def require_not_removed(self) -> None:
+        """Say why a record is not there, if it was there and a clean-up has removed it.
+
+        :raises RecordsRemovedError: if the generation is committed.
+        :raises DiscardedError: if it was discarded.
+        """
+        self.require_not_compacted()
+        self.require_live()
 
     def require_not_compacted(self) -> None:
         """Refuse what needs the records of a generation, if they are removed or about to be.

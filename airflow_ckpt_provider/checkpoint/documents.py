@@ -429,7 +429,7 @@ class Compact(Seal, frozen=True, kw_only=True, tag="compact"):
     It is put before the first record goes, and counts once the first seal is gone. Whoever asks whether and with what the key was
     committed finds the same as before; what needs the records themselves, as a replacement does, is refused.
 
-    :param sealed: digest of the seal that was committed, which the reference of its stage has.
+    :param sealed: digest of the seal, which the reference of its stage has.
     :param attempts: ids of all attempts, by which files of the generation are known.
     """
 

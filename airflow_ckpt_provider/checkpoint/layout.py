@@ -37,7 +37,7 @@ _RECORD = re.compile(
 
 _LAST = re.compile(r"attempts/|seal-")
 
-_PROBE = re.compile(r"^clock/[0-9a-f]{32}$")
+_PROBE = re.compile(r"clock-[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -286,16 +286,16 @@ def in_order_of_removal(names: Iterable[str]) -> list[list[str]]:
 
 
 def probe(id_: str) -> str:
-    """An object that is put to read the store's clock, and removed.
+    """An object that is put to read the store's clock, and removed; in no folder, which would be its maker's own in a local store.
 
     :param id_: 32 hex digits.
     """
-    return f"clock/{id_}"
+    return f"clock-{id_}"
 
 
 def is_probe(name: str) -> bool:
     """Whether an object was put to read the store's clock."""
-    return _PROBE.match(name) is not None
+    return _PROBE.fullmatch(name) is not None
 
 
 def is_id(text: str) -> bool:

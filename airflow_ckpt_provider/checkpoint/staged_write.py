@@ -89,7 +89,7 @@ class StagedWrite:
             raise self._plan_gone(len(self._pinned()) + 1, number)
 
     def _plan_gone(self, number: int, sealed: int) -> CheckpointMissingError:
-        self.checkpoint.require_not_compacted()
+        self.checkpoint.require_not_removed()
         return CheckpointMissingError(
             f"The checkpoint of the key {self.header.key!r} is sealed as its round {sealed} has it, but the plan of its round "
             f"{number} is gone from the store. Something deletes from it; redo the write under another idempotence key."

@@ -64,7 +64,7 @@ class Generations:
         if latest is None:
             return self._create_first()
         tombstone = latest.discarded()
-        if tombstone is not None:
+        if tombstone is not None and not _discarded_too_late(latest):
             return self._after(latest, tombstone)
         restart = request.restart_token is not None and not self._served(latest, request.restart_token)
         committed = self._landed(latest) if request.on_rerun == "replace" and self._same_table(latest) else None
@@ -343,6 +343,12 @@ class Generations:
             transform_version=request.transform_version,
             transform_kind=request.transform.kind if request.transform else "",
         )
+
+
+def _discarded_too_late(discarded: Checkpoint) -> bool:
+    """Whether a commit that was under way when a generation was discarded has landed all the same, and is recorded."""
+    commit = discarded.committed()
+    return commit is not None and commit.snapshot_id is not None
 
 
 def _fingerprint(request: WriteRequest) -> str:

@@ -235,7 +235,7 @@ class Sweep:
             heir = self._heir(candidate)
             if heir is not None:
                 return _kept(checkpoint, State.COMMITTED, f"generation {heir} was opened a moment ago to take its place")
-            table.remove(checkpoint.header.table, files)
+            self._remove(table, checkpoint, files)
         key.bare.add(checkpoint.header.generation)
         return self._removed(checkpoint, State.COMMITTED, objects, files)
 
@@ -281,7 +281,7 @@ class Sweep:
                 return _kept(checkpoint, checkpoint.state(), left)
         files = self._orphans(StagedWrite(checkpoint), table, None)
         if not self._dry_run:
-            table.remove(checkpoint.header.table, files)
+            self._remove(table, checkpoint, files)
         # An attempt that was thought dead may still leave files, which its record tells to be its own.
         return self._removed(checkpoint, State.DISCARDED, objects, files, with_attempts=was_discarded)
 
@@ -289,6 +289,10 @@ class Sweep:
 
     def _orphans(self, write: StagedWrite, table: Table, landed: SealedWrite | None) -> list[StagedFile]:
         return table.orphans(write, landed, self._listings.of(table, write.header.table))
+
+    def _remove(self, table: Table, checkpoint: Checkpoint, files: list[StagedFile]) -> None:
+        if files:
+            table.remove(checkpoint.header.table, files)
 
     def _removed(
         self,

@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 import traceback
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from airflow_ckpt_provider.transforms import Map
 from airflow_ckpt_provider.write import cleanup, groups
 from airflow_ckpt_provider.write.pieces import SaveEvery
 from airflow_ckpt_provider.write.rejected import OnError
+from airflow_ckpt_provider.write.sweep import Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -147,6 +149,13 @@ def _cleaned(done: Iterable[cleanup.Cleaned]) -> list[dict[str, Any]]:
     return [{"generation": one.generation, "state": one.state, "files": one.files, "left": one.left} for one in done]
 
 
+def sweep(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Remove what writes that are done have left, as a clean-up task over the whole store does."""
+    (facts,) = writes
+    swept = Sweep(world.store, lambda _: world.target(), older_than=timedelta(days=14), **facts)
+    return [{"key": one.key, "generation": one.generation, "kept": one.kept, "is_error": one.is_error} for one in swept.run()]
+
+
 def columns(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add columns to a Lance dataset: a whole DAG run."""
     from support.columns import add_columns
@@ -189,6 +198,7 @@ _WORK: dict[str, Callable[[World, list[dict[str, Any]]], list[dict[str, Any]]]] 
     "clean": clean,
     "chain": chain,
     "free": free,
+    "sweep": sweep,
 }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import os
 import random
 import shutil
 import tempfile
@@ -43,6 +44,7 @@ from airflow_ckpt_provider.exceptions import CheckpointError, CheckpointMissingE
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.write import commit_loop, groups
 from airflow_ckpt_provider.write.attempt import WriteAttempt
+from airflow_ckpt_provider.write.sweep import Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -250,6 +252,32 @@ class ForeignHands(RuleBasedStateMachine):
                 path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
             else:
                 path.unlink()
+
+    @precondition(lambda self: self.writes)
+    @rule(
+        discard=st.booleans(), of_all=st.integers(0, 3), pick=picks, then=st.sampled_from(["nothing", "stage", "replace", "commit"])
+    )
+    def weeks_later_the_store_is_swept(self, *, discard: bool, of_all: int, pick: int, then: str) -> None:
+        """With all that is in it, or one key; at times the sweep is killed after the first generation."""
+        store = self.place.world.store
+        for path in (self.root / "store").rglob("*.*"):
+            modified = path.stat().st_mtime - 15 * 86_400
+            os.utime(path, (modified, modified))
+        write = self._picked(pick)
+        sweep = Sweep(
+            store,
+            lambda _: self.place.target(),
+            older_than=timedelta(days=14),
+            keys="*" if of_all else write.key,
+            abandoned="discard" if discard else "keep",
+        )
+        for _ in itertools.islice(sweep.run(), 1 if of_all == 1 else None):
+            self._look(set())
+        self._look(set())
+        if then in {"stage", "replace"}:
+            self._stage(write, replace=then == "replace")
+        if then != "nothing":
+            self._commit(write, Fault())
 
     @rule(hours=st.sampled_from([-25, -2, 0, 0, 7]))
     def the_clock_of_the_worker_is_off(self, hours: int) -> None:
