@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from airflow_ckpt_provider.checkpoint.secrets import secrets_in
 from airflow_ckpt_provider.checkpoint.signing import ConnectionKeys
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import CheckpointError, InvalidInputError
-from airflow_ckpt_provider.sources.rejected.source import SIGNING_SECRETS, STORE_URI
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -178,13 +176,6 @@ def storage_options(conn_id: str | None) -> dict[str, str]:
         return {}
     connection = connection_or_none(conn_id, None, {CheckpointHook.conn_type})
     return options_of(connection) if connection is not None else {}
-
-
-def store_options(conn_id: str) -> dict[str, str]:
-    """What a source opens the checkpoint store of a connection with; its reader is not given the keys that sign."""
-    store = CheckpointHook(conn_id).get_conn()
-    signing = {SIGNING_SECRETS: json.dumps([*store.signer.secrets])} if isinstance(store.signer, ConnectionKeys) else {}
-    return {**store.location.options, STORE_URI: store.uri, **signing}
 
 
 def connection_or_none(conn_id: str, default: str | None, types: set[str]) -> Connection | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
-from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook, storage_options, store_options
+from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook, storage_options
 from airflow_ckpt_provider.sources.protocol import SharedSource, StoredSource
 
 if TYPE_CHECKING:
@@ -34,6 +34,4 @@ def source_options(source: Source) -> Mapping[str, str]:
         return {**catalog.properties, "name": catalog.name}
     if isinstance(source, SharedSource):
         return CheckpointHook(source.conn_id or CheckpointHook.default_conn_name).location().options
-    if source.conn_kind == "store" and source.conn_id is not None:
-        return store_options(source.conn_id)
     return storage_options(source.conn_id)

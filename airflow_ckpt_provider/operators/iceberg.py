@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
     from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-    from airflow_ckpt_provider.sources import Source, Staged
+    from airflow_ckpt_provider.sources import Source
+    from airflow_ckpt_provider.sources.protocol import StoredSource
     from airflow_ckpt_provider.tables.table import Table
 
 Mode = Literal["create", "append", "overwrite", "overwrite_partitions", "upsert"]
@@ -93,7 +94,7 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
         self,
         *,
         table: str,
-        source: Source | Staged | str,
+        source: Source | StoredSource | str,
         transform: Callable[..., Any] | str | None = None,
         transform_version: str | None = None,
         mode: Mode = "append",

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
     from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-    from airflow_ckpt_provider.sources import Source, Staged
+    from airflow_ckpt_provider.sources import Source
+    from airflow_ckpt_provider.sources.protocol import StoredSource
     from airflow_ckpt_provider.spark.session import SparkTarget
     from airflow_ckpt_provider.tables.table import Table
 
@@ -102,7 +103,7 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         self,
         *,
         uri: str,
-        source: Source | Staged | str | None = None,
+        source: Source | StoredSource | str | None = None,
         transform: Callable[..., Any] | str | None = None,
         transform_version: str | None = None,
         mode: Mode = "append",

@@ -97,9 +97,6 @@ class CheckpointedWriteOperator(BaseOperator):
         require_version(transform, transform_version)
         # Airflow renders templates inside a source in place: a copy of its own keeps mapped tasks apart.
         self.source = copy.copy(source)
-        # It looks for the tasks whose output an argument takes, and not inside of a source.
-        for name in getattr(source, "template_fields", ()):
-            XComArg.apply_upstream_relationship(self, getattr(source, name))
         self.transform = transform
         self.transform_version = transform_version
         self.mode = mode

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
     from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-    from airflow_ckpt_provider.sources import Source, Staged
+    from airflow_ckpt_provider.sources import Source
+    from airflow_ckpt_provider.sources.protocol import StoredSource
     from airflow_ckpt_provider.tables.table import Table
 
 
@@ -81,7 +82,7 @@ class CheckpointedTransformOperator(CheckpointedWriteOperator):
     def __init__(
         self,
         *,
-        source: Source | Staged | str,
+        source: Source | StoredSource | str,
         transform: Callable[..., Any] | str | None = None,
         transform_version: str | None = None,
         idempotence_key: str | None = None,

@@ -6,7 +6,6 @@ each with its SHA-256.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,9 +18,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Pinned, Plan, RejectedFile, Split, part_of
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
-from airflow_ckpt_provider.checkpoint.location import StorageLocation
 from airflow_ckpt_provider.checkpoint.reference import pointers, resolve
-from airflow_ckpt_provider.checkpoint.signing import ConnectionKeys
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import CheckpointMissingError, InvalidInputError
@@ -35,9 +32,6 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
     from airflow_ckpt_provider.checkpoint.reference import Reference
-
-#: Members of the options of this source that are none of the storage: where the store is, and the keys that sign its documents.
-STORE_URI, SIGNING_SECRETS = "store_uri", "signing_secrets"
 
 
 class RejectedInput(Pinned, frozen=True, kw_only=True, tag="rejected"):
@@ -68,24 +62,33 @@ class Rejected:
 
     template_fields = ("checkpoint",)
 
-    #: The operator hands over the options of a checkpoint store.
-    conn_kind = "store"
-
     def __init__(self, checkpoint: Reference | str, *, with_errors: bool = False, checkpoint_conn_id: str | None = None) -> None:
         self.checkpoint: Any = checkpoint
         self.with_errors = with_errors
         self.checkpoint_conn_id = checkpoint_conn_id
 
     def __repr__(self) -> str:
-        return f"Rejected({self.checkpoint!r})"
+        return "Rejected(...)"
 
     @property
-    def conn_id(self) -> str | None:
+    def pointer(self) -> str | Reference:
+        """What was given, once templates are rendered.
+
+        :raises InvalidInputError: if it is no single reference or key.
+        """
+        given, several = pointers(self.checkpoint)
+        if several:
+            raise InvalidInputError(
+                "Rejected takes one reference or key: write the rejected rows of each mapped task by themselves."
+            )
+        return given[0]
+
+    def store_conn_id(self) -> str:
         """Connection of the store.
 
         :raises InvalidInputError: if a reference has another one than this was given.
         """
-        pointer, given = self._pointer(), self.checkpoint_conn_id
+        pointer, given = self.pointer, self.checkpoint_conn_id
         if isinstance(pointer, str):
             return given or "checkpoint_default"
         if given not in {None, pointer["checkpoint_conn_id"]}:
@@ -95,19 +98,39 @@ class Rejected:
             )
         return pointer["checkpoint_conn_id"]
 
+    def opened(self, store: CheckpointStore) -> RejectedSource:
+        """The rows, in their store."""
+        return RejectedSource(self.pointer, store, with_errors=self.with_errors)
+
+
+class RejectedSource:
+    """``Rejected``, with the store in which the rows are; see ``Source``, whose words the methods have."""
+
+    conn_id: str | None = None
+    conn_kind = "checkpoint"
+
+    def __init__(self, pointer: str | Reference, store: CheckpointStore, *, with_errors: bool = False) -> None:
+        self._pointer = pointer
+        self._store = store
+        self._with_errors = with_errors
+
+    def __repr__(self) -> str:
+        pointer = self._pointer
+        return f"the rows that the key {pointer if isinstance(pointer, str) else pointer['idempotence_key']!r} has rejected"
+
     def describe(self) -> JsonObject:
         """Whose rejected rows are read."""
-        pointer = self._pointer()
+        pointer = self._pointer
         facts: JsonObject = {"rejected": pointer if isinstance(pointer, str) else pointer["idempotence_key"]}
         if not isinstance(pointer, str):
             facts |= {"generation": pointer["generation"], "sealed": pointer["sealed"]}
-        if self.with_errors:
+        if self._with_errors:
             facts["with_errors"] = True
         return facts
 
     def plan(self, options: Mapping[str, str]) -> Plan:
         """The files that the seal names, as splits."""
-        write = self._write(options)
+        write = self._write()
         header, files = write.header, write.seal.rejected
         splits = pack(((file, file.bytes) for file in files), DEFAULT_SPLIT_BYTES, f"What the key {header.key!r} has rejected")
         pinned = RejectedInput(
@@ -129,11 +152,11 @@ class Rejected:
         """
         for split in splits:
             paths, files = _files(split)
-            require_there(_store(options), paths, files)
+            require_there(self._store, paths, files)
 
     def require_once(self, plan: Plan, options: Mapping[str, str]) -> None:
         """Refuse a plan that does not read each file that the seal names once, and no other; see ``AccountingSource``."""
-        write = self._write(options, part_of(plan.source, RejectedInput, "source of a plan").sealed)
+        write = self._write(part_of(plan.source, RejectedInput, "source of a plan").sealed)
         header = write.header
         own = CheckpointPaths(write.checkpoint.key.hash, header.generation)
         named = {_name(own, file) for file in write.seal.rejected}
@@ -150,24 +173,15 @@ class Rejected:
     def reader(self, options: Mapping[str, str]) -> RejectedReader:
         """What executors read the files with."""
         # Without the keys that sign: the SHA-256 of each file is in the plan, which is signed.
-        return RejectedReader(CheckpointStore(_store(options).location), with_errors=self.with_errors)
+        return RejectedReader(CheckpointStore(self._store.location), with_errors=self._with_errors)
 
-    def _pointer(self) -> str | Reference:
-        """What was given, once templates are rendered."""
-        given, several = pointers(self.checkpoint)
-        if several:
-            raise InvalidInputError(
-                "Rejected takes one reference or key: write the rejected rows of each mapped task by themselves."
-            )
-        return given[0]
-
-    def _write(self, options: Mapping[str, str], sealed: str | None = None) -> SealedWrite:
+    def _write(self, sealed: str | None = None) -> SealedWrite:
         """The write that has rejected the rows.
 
         :param sealed: digest of the seal that was pinned.
         :raises BindingMismatchError: if the store has another seal than a reference vouches for (I15).
         """
-        pointer, store = self._pointer(), _store(options)
+        pointer, store = self._pointer, self._store
         checkpoint = resolve(store, pointer)
         if checkpoint is None:
             raise CheckpointMissingError(
@@ -216,10 +230,3 @@ def _pairs(split: Split) -> list[tuple[CheckpointPaths, RejectedFile]]:
 def _name(paths: CheckpointPaths, file: RejectedFile) -> str:
     """Which file, with its content, in which generation."""
     return f"{paths.rejected(file.split, file.writer)} ({file.rows} rows, {file.sha256})"
-
-
-def _store(options: Mapping[str, str]) -> CheckpointStore:
-    """The store that the options of this source open."""
-    storage = {name: value for name, value in options.items() if name not in {STORE_URI, SIGNING_SECRETS}}
-    secrets = json.loads(options.get(SIGNING_SECRETS, "[]"))
-    return CheckpointStore(StorageLocation(options[STORE_URI], storage), ConnectionKeys(secrets) if secrets else None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import msgspec
 import pytest
 from contract.table.both import BEFORE, HALF, Iceberg, Lance
@@ -23,7 +21,6 @@ from airflow_ckpt_provider.exceptions import (
     TooManyErrorsError,
 )
 from airflow_ckpt_provider.sources import Rejected
-from airflow_ckpt_provider.sources.rejected.source import SIGNING_SECRETS, STORE_URI
 from airflow_ckpt_provider.write.cleanup import clean
 
 BAD = {3, 4, 40, 99, 120}
@@ -49,8 +46,8 @@ def told(attempt):
 
 def reads(world, checkpoint, function, key="again", **changes):
     """The write of what another one has rejected."""
-    source = changes.pop("source", None) or Rejected(checkpoint)
-    return asked(world, function, key=key, source=source, options={STORE_URI: world.store.uri}, **changes)
+    source = (changes.pop("source", None) or Rejected(checkpoint)).opened(world.store)
+    return asked(world, function, key=key, source=source, **changes)
 
 
 @pytest.mark.parametrize("by", ["reference", "key"])
@@ -78,12 +75,12 @@ def test_what_fails_again_is_rejected_by_the_second_write_and_read_by_a_third(wo
 
 def test_the_errors_are_columns_if_they_are_asked_for(world):
     _, pointer = skipped(world)
-    source = Rejected(pointer, with_errors=True)
-    plan = source.plan({STORE_URI: world.store.uri})
-    reader = source.reader({STORE_URI: world.store.uri})
+    source = Rejected(pointer, with_errors=True).opened(world.store)
+    plan = source.plan({})
+    reader = source.reader({})
     found = [row for split in plan.splits for batch in reader.read(split, None) for row in batch.to_pylist()]
     assert {row["id"]: row["_error"] for row in found} == {one: f"ValueError: {one} is bad" for one in BAD}
-    assert source.schema(plan, {STORE_URI: world.store.uri}).names[-4:] == ["_error", "_traceback", "_split", "_row"]
+    assert source.schema(plan, {}).names[-4:] == ["_error", "_traceback", "_split", "_row"]
 
 
 def test_a_write_that_has_rejected_nothing_is_an_empty_source(world):
@@ -96,10 +93,9 @@ def test_a_write_that_has_rejected_nothing_is_an_empty_source(world):
 def test_a_signed_store_is_read_with_its_keys_and_tasks_do_not_get_them(world):
     world.store = CheckpointStore(world.store.location, ConnectionKeys(["0f" * 16]))
     _, pointer = skipped(world)
-    options = {STORE_URI: world.store.uri, SIGNING_SECRETS: json.dumps(["0f" * 16])}
-    source = Rejected(pointer)
-    assert sum(split.bytes for split in source.plan(options).splits) > 0
-    assert source.reader(options)._store.signer is None
+    source = Rejected(pointer).opened(world.store)
+    assert sum(split.bytes for split in source.plan({}).splits) > 0
+    assert source.reader({})._store.signer is None
 
 
 def forged_seal(attempt, **changes):
@@ -153,7 +149,7 @@ def test_a_write_that_is_not_sealed_or_given_up_has_rejected_nothing_yet(world):
 def test_a_list_of_references_is_refused(world):
     _, pointer = skipped(world)
     with pytest.raises(InvalidInputError, match="takes one reference or key"):
-        Rejected([pointer]).describe()
+        Rejected([pointer]).opened(world.store)
 
 
 def cleaned(world, **how):

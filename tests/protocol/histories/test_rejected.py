@@ -23,7 +23,6 @@ from support.failing import Function, Killed, asked, batched, mapped, put, rejec
 
 from airflow_ckpt_provider.exceptions import RowsToRetryError, TooManyErrorsError, TransformError
 from airflow_ckpt_provider.sources import Rejected
-from airflow_ckpt_provider.sources.rejected.source import STORE_URI
 
 EXAMPLES = int(os.environ.get("REJECTED_EXAMPLES", "12"))
 
@@ -78,7 +77,7 @@ def test_each_row_is_written_or_rejected_once(kind, attempts, function, mode, sa
         world.commit(sealed)
         left = [row["id"] for row in rejected(sealed)]
         assert written(world, TIMES[function]) + Counter(left) == Counter(IDS)
-        source = {"source": Rejected("orders"), "options": {STORE_URI: world.store.uri}}
+        source = {"source": Rejected("orders").opened(world.store)}
         world.commit(world.stage(asked(world, Function(), "fail", key="again", **source, **how)))
         assert written(world, TIMES[function]) == Counter(IDS)
 
