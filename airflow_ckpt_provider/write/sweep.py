@@ -159,7 +159,7 @@ class Sweep:
                         yield swept
 
     def _swept(self, key_hash: str, number: int, key: _Key, inventory: Inventory, before: datetime) -> SweptGeneration | None:
-        """Sweep one generation; None if its key is not among those that were asked for."""
+        """Sweep one generation; None if its key is not among those that were asked for, or if it is younger by now."""
         name, state = None, None
         try:
             checkpoint = self._opened(key_hash, number, key)
@@ -167,7 +167,12 @@ class Sweep:
             if not fnmatch.fnmatchcase(name, self._keys) and name != self._keys:
                 return None
             state = checkpoint.state()
-            return self._of_generation(checkpoint, state, key, inventory, before)
+            # Somebody may have gone on with it, or committed it, since the store was listed.
+            listed = self._listed(checkpoint, before)
+            if listed is None:
+                self.counts.younger += 1
+                return None
+            return self._of_generation(checkpoint, state, key, inventory, listed, before)
         except RecordsRemovedError:
             kept = "another clean-up is removing its records"
             return SweptGeneration(name, f"{key_hash}/g{number}", number, state, kept=kept)
@@ -198,8 +203,22 @@ class Sweep:
             key.opened[number] = Checkpoint(self._store, header)
         return key.opened[number]
 
+    def _listed(self, checkpoint: Checkpoint, before: datetime) -> dict[str, int] | None:
+        """The records of a generation that there are now, and their bytes; None if any object of it is younger than it may be."""
+        listed = list(self._store.listed(checkpoint.paths.root))
+        if any(one.modified >= before for one in listed if one.name != checkpoint.paths.compact):
+            return None
+        places = {one.name: place_of(one.name) for one in listed}
+        return {one.name: one.bytes for one in listed if (place := places[one.name]) is not None and not place.stays}
+
     def _of_generation(
-        self, checkpoint: Checkpoint, state: State, key: _Key, inventory: Inventory, before: datetime
+        self,
+        checkpoint: Checkpoint,
+        state: State,
+        key: _Key,
+        inventory: Inventory,
+        listed: dict[str, int],
+        before: datetime,
     ) -> SweptGeneration:
         generation = checkpoint.header.generation
         objects = key.objects[generation]
@@ -207,20 +226,20 @@ class Sweep:
         if objects.is_compact and state is State.COMMITTED and SealedWrite(checkpoint).is_compact:
             # The sweep that began it was killed.
             key.bare.add(generation)
-            return self._removed(checkpoint, state, objects, [])
+            return self._removed(checkpoint, state, listed, [])
         table = self._target_of(checkpoint)
         known = {trace_of(one.header) for one in generations.values()}
         commit, barred = landed_or_barred(checkpoint, table, known, record=not self._dry_run)
         if commit is not None:
             later = [one for number, one in sorted(generations.items()) if number > generation]
             candidate = Candidate(checkpoint, commit, later, frozenset(key.bare), inventory, self._settled)
-            return self._committed(candidate, table, key, objects)
+            return self._committed(candidate, table, key, listed)
         is_newest = generation == max(key.objects)
-        return self._not_committed(checkpoint, table, state, objects, before, barred, is_newest=is_newest)
+        return self._not_committed(checkpoint, table, state, listed, before, barred, is_newest=is_newest)
 
     # -- committed ----------------------------------------------------------------------------------------------------
 
-    def _committed(self, candidate: Candidate, table: Table, key: _Key, objects: GenerationObjects) -> SweptGeneration:
+    def _committed(self, candidate: Candidate, table: Table, key: _Key, listed: dict[str, int]) -> SweptGeneration:
         checkpoint = candidate.checkpoint
         reason = reason_to_keep(candidate)
         if reason is not None:
@@ -237,7 +256,7 @@ class Sweep:
                 return _kept(checkpoint, State.COMMITTED, f"generation {heir} was opened a moment ago to take its place")
             self._remove(table, checkpoint, files)
         key.bare.add(checkpoint.header.generation)
-        return self._removed(checkpoint, State.COMMITTED, objects, files)
+        return self._removed(checkpoint, State.COMMITTED, listed, files)
 
     def _heir(self, candidate: Candidate) -> int | None:
         """A generation that is to take the place of this one, and that came after the store was listed."""
@@ -257,7 +276,7 @@ class Sweep:
         checkpoint: Checkpoint,
         table: Table,
         state: State,
-        objects: GenerationObjects,
+        listed: dict[str, int],
         before: datetime,
         barred: str,
         *,
@@ -270,8 +289,8 @@ class Sweep:
         if discard and not barred and group_of(checkpoint) is not None:
             return _kept(checkpoint, state, unfinished(checkpoint, discard=True))
         if discard:
-            # Its attempt may have gone on since the store was listed.
-            if any(listed.modified >= before for listed in self._store.listed(checkpoint.paths.root)):
+            # The table was asked in between.
+            if self._listed(checkpoint, before) is None:
                 return _kept(checkpoint, state, "an attempt of it has gone on since this clean-up began")
             if not self._dry_run:
                 checkpoint.discard("it was cleaned up unfinished")
@@ -282,8 +301,10 @@ class Sweep:
         files = self._orphans(StagedWrite(checkpoint), table, None)
         if not self._dry_run:
             self._remove(table, checkpoint, files)
-        # An attempt that was thought dead may still leave files, which its record tells to be its own.
-        return self._removed(checkpoint, State.DISCARDED, objects, files, with_attempts=was_discarded)
+        if discard:
+            # An attempt that was thought dead may still leave files, which its record tells to be its own.
+            listed = {name: size for name, size in listed.items() if not name.startswith(checkpoint.paths.attempts)}
+        return self._removed(checkpoint, State.DISCARDED, listed, files)
 
     # -- what both do -------------------------------------------------------------------------------------------------
 
@@ -294,34 +315,21 @@ class Sweep:
         if files:
             table.remove(checkpoint.header.table, files)
 
-    def _removed(
-        self,
-        checkpoint: Checkpoint,
-        state: State,
-        objects: GenerationObjects,
-        files: list[StagedFile],
-        *,
-        with_attempts: bool = True,
-    ) -> SweptGeneration:
-        """Remove the records of a generation, and report that and the files that were removed from its table."""
-        kept_folder = "" if with_attempts else checkpoint.paths.attempts
-        there = {
-            listed.name: listed.bytes
-            for listed in self._store.listed(checkpoint.paths.root)
-            if (place := place_of(listed.name)) is not None
-            and not place.stays
-            and not (kept_folder and listed.name.startswith(kept_folder))
-        }
+    def _removed(self, checkpoint: Checkpoint, state: State, records: dict[str, int], files: list[StagedFile]) -> SweptGeneration:
+        """Remove the records of a generation, and report that and the files that were removed from its table.
+
+        :param records: names and bytes.
+        """
         if not self._dry_run:
-            for lot in in_order_of_removal(there):
+            for lot in in_order_of_removal(records):
                 self._store.remove(lot)
         return SweptGeneration(
             checkpoint.key.value,
             checkpoint.paths.root.rstrip("/"),
             checkpoint.header.generation,
             state,
-            objects=len(there),
-            object_bytes=sum(there.values()),
+            objects=len(records),
+            object_bytes=sum(records.values()),
             files=len(files),
             file_bytes=sum(file.bytes for file in files),
         )

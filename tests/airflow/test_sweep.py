@@ -86,13 +86,12 @@ def test_what_was_removed_and_what_was_kept_is_returned(world):
     assert again["totals"]["bare"] == 1
 
 
-def test_a_run_that_is_cleared_after_a_sweep_reports_what_it_had_committed_and_starts_no_spark(world, run_dag, monkeypatch):
+def test_a_run_that_is_cleared_after_a_sweep_reports_what_it_had_committed_and_starts_no_spark(world, run_dag):
     checkpoint = landed(world)
     before = reference(checkpoint, checkpoint.sealed(), State.COMMITTED, recovered=2, written=0)
     committed = checkpoint.committed()
     grow_old(world)
     assert sweep()["totals"]["cleaned"] == 1
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "spark://nowhere:7077"}))
     with DAG("cleared", schedule=None, start_date=start()) as dag:
         stage = CheckpointedIcebergWriteOperator(
             task_id="stage",
@@ -103,8 +102,6 @@ def test_a_run_that_is_cleared_after_a_sweep_reports_what_it_had_committed_and_s
         commit = CheckpointCommitOperator(task_id="commit", checkpoint=stage.output)
         stage >> commit >> CheckpointSensor(task_id="arrived", checkpoint=stage.output)
         CheckpointSensor(task_id="by_key", checkpoint="orders/1", until="committed")
-    # The store is one that executors of that cluster see, as far as anybody can tell.
-    monkeypatch.setattr("airflow_ckpt_provider.operators.stage.require_shared_store", lambda *_: None)
     run = run_dag(dag)
     assert task_states(run) == dict.fromkeys(["stage", "commit", "arrived", "by_key"], "success")
     for task, landed_now in (("stage", False), ("commit", False)):
@@ -113,6 +110,8 @@ def test_a_run_that_is_cleared_after_a_sweep_reports_what_it_had_committed_and_s
         assert (facts["snapshot_id"], facts["landed_now"]) == (committed.snapshot_id, landed_now)
         assert {name: found[name] for name in before} == before
     assert world.ids() == list(range(20))
+    # An attempt is recorded once a session runs.
+    assert world.store.names(checkpoint.paths.attempts) == []
 
 
 def test_what_is_damaged_fails_the_task_at_its_end_with_the_result_in_xcom(world):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import obstore
 import pytest
@@ -152,6 +153,53 @@ def test_an_object_of_another_kind_is_an_error_that_names_it(store):
     store.create("k/g1/seal.json", GROUP)
     with pytest.raises(CorruptObjectError, match=r"k/g1/seal\.json"):
         store.read("k/g1/seal.json", Seal)
+
+
+def test_a_listing_says_when_each_object_was_put_by_the_clock_that_the_store_has_now(store):
+    before = store.now()
+    store.create("aa/g1/header.json", HEADER)
+    store.create("ab/g1/header.json", HEADER)
+    after = store.now()
+    listed = {one.name: one for one in store.listed()}
+    # What reads the clock leaves nothing behind.
+    assert listed.keys() == {"aa/g1/header.json", "ab/g1/header.json"}
+    assert {one.name for one in store.listed("aa/")} == {"aa/g1/header.json"}
+    size = len(stored(store, "aa/g1/header.json"))
+    for one in listed.values():
+        # Object storage may count whole seconds.
+        assert before.replace(microsecond=0) <= one.modified <= after + timedelta(seconds=1)
+        assert one.bytes == size
+
+
+def test_what_is_removed_is_gone_and_what_was_gone_before_is_passed_over(store):
+    names = [f"k/{number:04d}.json" for number in range(6)]
+    for name in names:
+        store.create(name, reason(name))
+    store.remove([])
+    store.remove(["k/none.json", *names[:3], "l/none.json", *names[:1]])
+    assert store.names("k/") == names[3:]
+    assert store.read(names[3], Discard) == reason(names[3])
+    store.remove(names)
+    assert store.names("") == []
+
+
+def test_more_objects_than_one_request_takes_are_removed(s3_store):
+    objects = s3_store.location.open()
+    names = [f"k/{number:04d}" for number in range(1003)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: obstore.put(objects, name, b""), names))
+    s3_store.remove(names)
+    assert s3_store.names("k/") == []
+
+
+def test_a_removal_that_fails_is_an_error_that_a_retry_may_help(s3_store, monkeypatch):
+    s3_store.create("k/0.json", reason("there"))
+    monkeypatch.setattr(obstore, "delete", _fail)
+    with pytest.raises(StoreError, match=r"k/0\.json.*s3://.*connection reset"):
+        s3_store.remove(["k/0.json"])
+    assert s3_store.exists("k/0.json")
+    with pytest.raises(StoreError, match="connection reset"):
+        s3_store.now()
 
 
 def test_a_store_that_travelled_to_another_process_is_the_same_store(store):

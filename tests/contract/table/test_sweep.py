@@ -167,6 +167,28 @@ def test_one_object_that_is_young_keeps_all_of_its_generation(world):
     assert world.read() == of(range(400), BEFORE)
 
 
+def test_a_write_that_is_committed_or_begun_anew_while_the_sweep_runs_is_young_again(world, monkeypatch):
+    """It was staged weeks ago, and so it was when the store was listed."""
+    for key in ("a", "b"):
+        world.stage(world.request(key))
+    grow_old(world)
+    state = Checkpoint.state
+
+    def goes_on(checkpoint):
+        monkeypatch.undo()
+        # The sweep takes keys in the order of their hashes.
+        landed(world, world.request("a"))
+        world.stage(world.request("b", restart_token="now"))
+        return state(checkpoint)
+
+    monkeypatch.setattr(Checkpoint, "state", goes_on)
+    assert swept(world, abandoned="discard") == {}
+    assert Checkpoint.at(world.store, IdempotenceKey("a"), 1).newest_seal() is not None
+    assert Checkpoint.at(world.store, IdempotenceKey("b"), 1).newest_seal() is not None
+    landed(world, world.request("b", restart_token="now"))
+    assert world.read() == sorted([*of(range(400), BEFORE), *of(range(400))], key=lambda row: row["id"])
+
+
 def test_what_nobody_has_finished_stays_unless_it_is_to_be_given_up(world):
     world.stage(splits=2)
     grow_old(world)

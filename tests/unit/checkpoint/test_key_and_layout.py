@@ -6,7 +6,17 @@ import pytest
 from support.samples import KEY
 
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, OwnNames, generation_of, id_of
+from airflow_ckpt_provider.checkpoint.layout import (
+    CheckpointPaths,
+    OwnNames,
+    Place,
+    generation_of,
+    id_of,
+    in_order_of_removal,
+    is_probe,
+    place_of,
+    probe,
+)
 from airflow_ckpt_provider.exceptions import InvalidInputError, escaped
 
 
@@ -139,3 +149,64 @@ def test_the_id_is_read_from_a_name():
 )
 def test_a_file_is_a_generations_own_by_key_generation_and_recorded_attempt(name, own):
     assert (name in OwnNames("ab12", 3, frozenset({"a1"}))) is own
+
+
+PATHS = CheckpointPaths(KEY.hash, 12)
+
+#: What stays of a generation for good, and what a sweep removes, in the order in which it does. A new name has to join one of them.
+STAYS = {"header", "group", "members", "commit", "discard", "compact"}
+FIRST = [PATHS.seal()]
+THEN = [
+    PATHS.code("0123456789abcdef"),
+    PATHS.continuation(3),
+    PATHS.ids("000012", "a1b2c3d4e5f6.0"),
+    PATHS.piece("000012.0123456789abcdef", 7),
+    PATHS.plan(2),
+    PATHS.plan(),
+    PATHS.staged("000012z2"),
+]
+LAST = [PATHS.attempt("a1b2c3d4e5f6"), PATHS.seal(2)]
+
+#: Folders, and names of files that are none of the store's.
+NO_OBJECTS = {"key_hash", "generation", "root", "attempts", "staged_folder", "codes_folder", "pieces_folder", "ids_folder"} | {
+    "file_stem",
+    "files",
+}
+
+
+def test_every_object_stays_or_is_removed_when_its_generation_is_done():
+    named = {name for name in dir(PATHS) if not name.startswith("_")} - NO_OBJECTS - STAYS
+    assert named == {"plan", "attempt", "staged", "code", "continuation", "piece", "ids", "seal"}
+    staying = [PATHS.header, PATHS.group, PATHS.members("0f" * 16), PATHS.commit, PATHS.discard, PATHS.compact]
+    for name in (*staying, *FIRST, *THEN, *LAST):
+        assert place_of(name) == Place(KEY.hash, 12, name.removeprefix(PATHS.root)), name
+    assert in_order_of_removal([*LAST, *staying, *THEN, *FIRST]) == [FIRST, THEN, LAST]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "notes.txt",
+        "seal.json",
+        f"{KEY.hash}/seal.json",
+        f"{KEY.hash}/g0/seal.json",
+        f"{KEY.hash}0/g1/seal.json",
+        f"{KEY.hash[1:]}/g1/seal.json",
+        f"{PATHS.root}seal.json.bak",
+        f"{PATHS.root}sealed.json",
+        f"{PATHS.root}more/seal.json",
+        f"{PATHS.root}staged/more/000000.json",
+        f"{PATHS.root}staged/000000.txt",
+        f"more/{PATHS.root}seal.json",
+    ],
+)
+def test_an_object_of_another_name_is_none_of_ours(name):
+    assert place_of(name) is None
+    assert not is_probe(name)
+    assert in_order_of_removal([name]) == []
+
+
+def test_an_object_that_reads_the_clock_is_known_by_its_name():
+    assert is_probe(probe("0f" * 16))
+    assert place_of(probe("0f" * 16)) is None
+    assert not is_probe(f"{KEY.hash}/clock-{'0f' * 16}")
