@@ -27,15 +27,18 @@ _GENERATION = re.compile(r"^[0-9a-f]+/g([1-9][0-9]*)/")
 _PLACE = re.compile(r"^(?P<key_hash>[0-9a-f]{20})/g(?P<generation>[1-9][0-9]{0,8})/(?P<rest>.+)$")
 
 #: What stays of a generation for good: see "Compact records" on the protocol page.
-_STAYS = re.compile(r"(?:header|group|commit|discard|compact)\.json|groups/[0-9a-f]+\.json")
+_STAYS = re.compile(r"(?:header|group|commit|discard|compact)\.json|groups/[0-9a-f]+\.json|rejected/[^/]+\.parquet")
 
 #: What a clean-up removes of a generation that is done. An object of a name that is in neither list is none of ours.
 _RECORD = re.compile(
     r"plan(?:-[0-9]+)?\.json\.zst|seal(?:-[0-9]+)?\.json|(?:attempts|staged|codes)/[^/]+\.json|continue/[0-9]+\.json"
-    r"|pieces/[^/]+\.json|ids/[^/]+\.parquet"
+    r"|pieces/[^/]+\.json|ids/[^/]+\.parquet|readers/[^/]+\.json"
 )
 
 _LAST = re.compile(r"attempts/|seal-")
+
+#: Rows for the next task, which are removed as the files of a table are.
+_ROWS = re.compile(r"[0-9a-f]+/rows/data/ckpt-[^/]+")
 
 _PROBE = re.compile(r"clock-[0-9a-f]{32}")
 
@@ -283,6 +286,11 @@ def in_order_of_removal(names: Iterable[str]) -> list[list[str]]:
         if place is not None and not place.stays:
             (first if place.rest == "seal.json" else last if _LAST.match(place.rest) else middle).append(name)
     return [lot for lot in (first, middle, last) if lot]
+
+
+def is_rows(name: str) -> bool:
+    """Whether an object holds rows that a stage has staged for the next task."""
+    return _ROWS.fullmatch(name) is not None
 
 
 def probe(id_: str) -> str:

@@ -17,29 +17,37 @@ if TYPE_CHECKING:
     NotBegun: TypeAlias = Callable[[Checkpoint, Sequence[ReadBy]], Sequence[str]]
 
 
-def give_up_read(checkpoint: Checkpoint, not_begun: NotBegun, *, discard: bool) -> str:
+def give_up_read(checkpoint: Checkpoint, not_begun: NotBegun, *, discard: bool, is_old: bool = False) -> str:
     """Put the tombstone of rows that other tasks read, if none needs them any more.
 
     :param discard: whether rows that no task has begun to read are given up, too.
+    :param is_old: whether so much time has passed that no other run will ask for what was computed.
     :returns: why they stay; empty if they are given up.
     """
     if checkpoint.discarded() is None:
-        left = _why_kept(checkpoint, not_begun, discard=discard)
+        left = why_kept(checkpoint, not_begun, discard=discard, is_old=is_old)
         if left:
             return left
         why = "all tasks that read it were done" if readers_of(checkpoint) else "it was cleaned up unread"
         checkpoint.discard(why, freed=checkpoint.sealed() is not None)
     # In this order: whoever begins to read after the tombstone was put, sees it.
+    return being_read(checkpoint)
+
+
+def being_read(checkpoint: Checkpoint) -> str:
+    """Who reads the rows of a generation now, as why they stay; empty if nobody does."""
     reading = _reading(checkpoint)
     return f"the key {reading[0]!r} had begun to read it" if reading else ""
 
 
-def _why_kept(checkpoint: Checkpoint, not_begun: NotBegun, *, discard: bool) -> str:
-    reading = _reading(checkpoint)
-    if discard and not reading:
+def why_kept(checkpoint: Checkpoint, not_begun: NotBegun, *, discard: bool, is_old: bool = False) -> str:
+    """Why rows that other tasks read are not given up; empty if they can be. See ``give_up_read``."""
+    if discard and not _reading(checkpoint):
         return ""
+    if is_old and readers_of(checkpoint):
+        return _still_read(checkpoint, not_begun)
     if not mode_type(checkpoint.header).stays_freed(checkpoint.header.parameters):
-        return "its key stands for what was computed, and other runs may ask for it"
+        return "" if is_old else "its key stands for what was computed, and other runs may ask for it"
     return _still_read(checkpoint, not_begun)
 
 

@@ -93,8 +93,8 @@ class LandedNothing:
         return "its commit changed nothing, and its stage compares what it has read with what there is to read when it is cleared"
 
 
-#: All rules. Staged rows below the store that a later stage of a chain reads, ledgers of what increments have taken in, and what an
-#: undo has to know are to be rules of their own here.
+#: All rules. Ledgers of what increments have taken in, and what an undo has to know, are to be rules of their own here. Rows that a
+#: later stage of a chain reads are no commit's: ``freeing`` has their rules.
 NEEDS: tuple[Need, ...] = (LandedNothing(), Replaced(), UnsettledGroup())
 
 

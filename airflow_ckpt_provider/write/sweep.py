@@ -38,8 +38,10 @@ from airflow_ckpt_provider.exceptions import (
     TableMissingError,
     first_line,
 )
+from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.tables.summary import trace_of
 from airflow_ckpt_provider.write.cleanup import Listings, landed_or_barred, unfinished
+from airflow_ckpt_provider.write.freeing import being_read, give_up_read, why_kept
 from airflow_ckpt_provider.write.membership import group_of
 from airflow_ckpt_provider.write.needs import Candidate, reason_to_keep
 
@@ -222,6 +224,8 @@ class Sweep:
     ) -> SweptGeneration:
         generation = checkpoint.header.generation
         objects = key.objects[generation]
+        if not mode_type(checkpoint.header).lands:
+            return self._rows_for_next(checkpoint, state, objects, listed, before)
         generations = {number: self._opened(checkpoint.paths.key_hash, number, key) for number in key.objects}
         if objects.is_compact and state is State.COMMITTED and SealedWrite(checkpoint).is_compact:
             # The sweep that began it was killed.
@@ -305,6 +309,51 @@ class Sweep:
             # An attempt that was thought dead may still leave files, which its record tells to be its own.
             listed = {name: size for name, size in listed.items() if not name.startswith(checkpoint.paths.attempts)}
         return self._removed(checkpoint, State.DISCARDED, listed, files)
+
+    # -- rows for other tasks -----------------------------------------------------------------------------------------
+
+    def _rows_for_next(
+        self, checkpoint: Checkpoint, state: State, objects: GenerationObjects, listed: dict[str, int], before: datetime
+    ) -> SweptGeneration:
+        """Free rows whose readers are done, or, of a key that stands for what was computed, for which nobody asks any more.
+
+        What was sealed stays in a compact record: a stage that is cleared hands over what it has handed over before.
+        """
+        sealed = checkpoint.newest_seal()
+        if objects.is_compact and state is State.FREED and sealed is None:
+            # The sweep that began it was killed, after it had removed the rows.
+            return self._removed(checkpoint, state, listed, [])
+        left = self._why_rows_stay(checkpoint, state, before)
+        if left:
+            return _kept(checkpoint, state, left)
+        table = self._target_of(checkpoint)
+        if state is State.SEALED and not self._dry_run:
+            left = give_up_read(checkpoint, lambda *_: (), discard=self._abandoned == "discard", is_old=True)
+        elif state in {State.PLANNED, State.STAGING} and not self._dry_run:
+            checkpoint.discard("it was cleaned up unfinished")
+        if left:
+            return _kept(checkpoint, checkpoint.state(), left)
+        files = self._orphans(StagedWrite(checkpoint), table, None)
+        if not self._dry_run:
+            if sealed is not None and checkpoint.state() is State.FREED:
+                checkpoint.compact(sealed)
+            self._remove(table, checkpoint, files)
+        if state is not State.DISCARDED:
+            # An attempt that was thought dead may still leave files, which its record tells to be its own.
+            listed = {name: size for name, size in listed.items() if not name.startswith(checkpoint.paths.attempts)}
+        return self._removed(checkpoint, state, listed, files)
+
+    def _why_rows_stay(self, checkpoint: Checkpoint, state: State, before: datetime) -> str:
+        """Why rows for other tasks are not removed; empty if they are."""
+        if self._listed(checkpoint, before) is None:
+            return "a task has gone on with it, or has begun to read it, since this clean-up began"
+        if state in {State.DISCARDED, State.FREED}:
+            return being_read(checkpoint)
+        if state is State.SEALED:
+            return why_kept(checkpoint, lambda *_: (), discard=self._abandoned == "discard", is_old=True)
+        if self._abandoned != "discard":
+            return "it is not finished, and its next attempt needs what is staged; abandoned='discard' gives it up"
+        return ""
 
     # -- what both do -------------------------------------------------------------------------------------------------
 

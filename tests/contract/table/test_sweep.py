@@ -24,6 +24,7 @@ from contract.table.both import (
     only_even,
 )
 from contract.table.test_cleanup import abandon, on_disk
+from support import chains
 from support.forging import forge
 from support.request_counts import counted
 from support.world import rows
@@ -42,9 +43,11 @@ from airflow_ckpt_provider.exceptions import (
     RolledBackError,
     SignatureError,
 )
-from airflow_ckpt_provider.sources import Files
+from airflow_ckpt_provider.sources import Files, Rejected
+from airflow_ckpt_provider.transforms import Map
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.cleanup import clean
+from airflow_ckpt_provider.write.rejected import OnError
 from airflow_ckpt_provider.write.sweep import Sweep
 
 DAYS = timedelta(days=14)
@@ -804,3 +807,97 @@ def test_every_object_of_a_write_has_a_place(world):
     landed(world, world.request(**UPSERT))
     for name in world.store.names(""):
         assert place_of(name) is not None, name
+
+
+# -- rows for other tasks ---------------------------------------------------------------------------------------------
+
+
+def chain(world, key="parse", **changes):
+    """Rows that are staged for another task, and that task's write."""
+    first = chains.for_next(world, key, None, **changes)
+    write = world.stage(world.request("orders", source=chains.read(world, first)))
+    return first, write
+
+
+def swept_chain(world, **how):
+    def target(checkpoint):
+        return world.target() if checkpoint.header.table.format != "staged" else chains.rows_of(checkpoint)
+
+    sweep = Sweep(world.store, target, older_than=how.pop("older_than", DAYS), **how)
+    found = {(one.key, one.generation): one for one in sweep.run()}
+    assert sweep.counts.foreign == 0
+    return found
+
+
+def rows_files(world):
+    return sorted((world.root / "store").rglob("rows/data/*"))
+
+
+def test_old_rows_whose_readers_have_landed_go_and_their_stage_stays_done_with(world):
+    first, write = chain(world)
+    before = chains.output(first)
+    grow_old(world)
+    assert "'orders' reads it, and is not committed" in swept_chain(world)["parse", 1].kept
+    world.commit(write)
+    grow_old(world)
+    dry = swept_chain(world, dry_run=True)["parse", 1]
+    assert len(rows_files(world)) == 4
+    found = swept_chain(world)["parse", 1]
+    assert (found.kept, found.files) == ("", 4)
+    assert (dry.files, dry.kept) == (4, "")
+    assert rows_files(world) == []
+    assert left(world, first.checkpoint)[-3:] == ["compact.json", "discard.json", "header.json"]
+    # The run is cleared.
+    again = chains.for_next(world, "parse", None)
+    assert again.state is State.FREED
+    after = chains.output(again)
+    assert {name: after[name] for name in before if name not in {"state", "splits"}} == {
+        name: before[name] for name in before if name not in {"state", "splits"}
+    }
+    write = world.stage(world.request("orders", source=chains.read(world, again)))
+    assert world.commit(write)[0].landed_now is False
+    assert world.read() == of(range(400), BEFORE)
+
+
+def test_what_was_computed_for_any_run_goes_once_nobody_asks_for_it(world):
+    first, write = chain(world, parameters={"reuse": "content"})
+    world.commit(write)
+    assert ("parse", 1) not in swept_chain(world)
+    grow_old(world)
+    assert swept_chain(world)["parse", 1].kept == ""
+    assert rows_files(world) == []
+    # Another run that asks for it computes it again.
+    assert chains.for_next(world, "parse", None, parameters={"reuse": "content"}).checkpoint.header.generation == 2
+    assert len(rows_files(world)) == 4
+    assert first.checkpoint.state() is State.FREED
+
+
+def test_rows_that_nobody_has_read_stay_unless_they_are_given_up(world):
+    first = chains.for_next(world, "parse", None)
+    half = chains.for_next(world, "half", None, splits=2)
+    grow_old(world)
+    kept = swept_chain(world)
+    assert kept["parse", 1].kept == "no task has read it yet"
+    assert "abandoned='discard' gives it up" in kept["half", 1].kept
+    assert len(rows_files(world)) == 6
+    swept_chain(world, abandoned="discard")
+    assert rows_files(world) == []
+    assert first.checkpoint.state() is State.FREED
+    assert half.checkpoint.state() is State.DISCARDED
+
+
+def test_rows_that_were_rejected_can_be_run_again_after_a_sweep(world):
+    def odd_only(id):  # noqa: A002 - the name of a column
+        if id % 2 == 0:
+            raise ValueError("even")
+        return {"value": 1.0}
+
+    by_row = {"transform": Map(odd_only, output={"value": float}, keep=["id", "kind", "at"]), "on_error": OnError("skip")}
+    attempt = world.stage(world.request(**by_row))
+    world.commit(attempt)
+    told = chains.output(attempt)
+    grow_old(world)
+    assert swept(world)["orders", 1].kept == ""
+    again = world.stage(world.request("again", source=Rejected(told).opened(world.store)))
+    world.commit(again)
+    assert sorted(row["id"] for row in world.read()) == sorted([*range(400), *BEFORE])

@@ -30,6 +30,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.exceptions import CommitUnderWayError
 from airflow_ckpt_provider.sources import Files, IcebergTable
+from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.transforms import Map
 from airflow_ckpt_provider.write import cleanup, groups
 from airflow_ckpt_provider.write.pieces import SaveEvery
@@ -152,7 +153,11 @@ def _cleaned(done: Iterable[cleanup.Cleaned]) -> list[dict[str, Any]]:
 def sweep(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Remove what writes that are done have left, as a clean-up task over the whole store does."""
     (facts,) = writes
-    swept = Sweep(world.store, lambda _: world.target(), older_than=timedelta(days=14), **facts)
+
+    def target(checkpoint: Checkpoint) -> Any:
+        return world.target() if mode_type(checkpoint.header).lands else chains.rows_of(checkpoint)
+
+    swept = Sweep(world.store, target, older_than=timedelta(days=14), **facts)
     return [{"key": one.key, "generation": one.generation, "kept": one.kept, "is_error": one.is_error} for one in swept.run()]
 
 

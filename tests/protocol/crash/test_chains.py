@@ -7,6 +7,7 @@ from protocol.crash import lance_once, lance_scenarios
 from protocol.crash.exactly_once import assert_exactly_once
 from protocol.crash.points import Points, said
 from protocol.crash.scenarios import PIECES
+from protocol.crash.test_sweep import grow_old, ids
 
 pytestmark = pytest.mark.crash
 
@@ -62,3 +63,22 @@ def test_freeing_that_is_killed_at_any_effect_is_done_again(case, tmp_path):
         assert not runs.run(world, CHAIN, do="chain").result[0]["landed_now"]
         assert rows_files(world) == []
         check(world, scenario.ids)
+
+
+def test_a_sweep_of_a_chain_killed_at_any_effect_is_done_again(case, tmp_path):
+    runs, scenario, _ = case
+    world = scenario.world(tmp_path / "world")
+    assert runs.run(world, CHAIN, do="chain").result
+    grow_old(world)
+    points = Points(runs, world, do="sweep")
+    assert {(entry["key"], entry["kept"]) for entry in points.run.result} == {("parse", ""), ("orders", "")}
+    for point in points:
+        world = points.again(point)
+        # At any moment, a run that is cleared finds all that it needs to know.
+        assert not runs.run(world, CHAIN, do="chain").result[0]["landed_now"], point
+        world = points.again(point)
+        grow_old(world)
+        assert not any(entry["is_error"] for entry in runs.run(world, do="sweep").result), point
+        assert rows_files(world) == [], point
+        assert not runs.run(world, CHAIN, do="chain").result[0]["landed_now"], point
+        assert ids(world) == sorted(scenario.ids), point

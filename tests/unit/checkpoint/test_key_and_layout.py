@@ -154,7 +154,7 @@ def test_a_file_is_a_generations_own_by_key_generation_and_recorded_attempt(name
 PATHS = CheckpointPaths(KEY.hash, 12)
 
 #: What stays of a generation for good, and what a sweep removes, in the order in which it does. A new name has to join one of them.
-STAYS = {"header", "group", "members", "commit", "discard", "compact"}
+STAYS = {"header", "group", "members", "commit", "discard", "compact", "rejected"}
 FIRST = [PATHS.seal()]
 THEN = [
     PATHS.code("0123456789abcdef"),
@@ -163,6 +163,7 @@ THEN = [
     PATHS.piece("000012.0123456789abcdef", 7),
     PATHS.plan(2),
     PATHS.plan(),
+    PATHS.reader("ab" * 10, 2),
     PATHS.staged("000012z2"),
 ]
 LAST = [PATHS.attempt("a1b2c3d4e5f6"), PATHS.seal(2)]
@@ -171,13 +172,16 @@ LAST = [PATHS.attempt("a1b2c3d4e5f6"), PATHS.seal(2)]
 NO_OBJECTS = {"key_hash", "generation", "root", "attempts", "staged_folder", "codes_folder", "pieces_folder", "ids_folder"} | {
     "file_stem",
     "files",
+    "readers_folder",
+    "rejected_folder",
 }
 
 
 def test_every_object_stays_or_is_removed_when_its_generation_is_done():
     named = {name for name in dir(PATHS) if not name.startswith("_")} - NO_OBJECTS - STAYS
-    assert named == {"plan", "attempt", "staged", "code", "continuation", "piece", "ids", "seal"}
+    assert named == {"plan", "attempt", "staged", "code", "continuation", "piece", "ids", "seal", "reader"}
     staying = [PATHS.header, PATHS.group, PATHS.members("0f" * 16), PATHS.commit, PATHS.discard, PATHS.compact]
+    staying.append(PATHS.rejected("000012", "a1b2c3d4e5f6.0"))
     for name in (*staying, *FIRST, *THEN, *LAST):
         assert place_of(name) == Place(KEY.hash, 12, name.removeprefix(PATHS.root)), name
     assert in_order_of_removal([*LAST, *staying, *THEN, *FIRST]) == [FIRST, THEN, LAST]
