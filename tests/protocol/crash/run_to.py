@@ -31,7 +31,7 @@ from airflow_ckpt_provider.sources import Files, IcebergTable
 from airflow_ckpt_provider.transforms import Map
 from airflow_ckpt_provider.write import cleanup, groups
 from airflow_ckpt_provider.write.pieces import SaveEvery
-from airflow_ckpt_provider.write.rejected import OnError
+from airflow_ckpt_provider.write.rejecting import OnError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
