@@ -64,6 +64,7 @@ class Rejected:
     :param with_errors: whether the rows have the columns ``_error``, ``_traceback``, ``_split`` and ``_row`` too: type and message
         of the error, the lines of the user's code that led there, and where the row stood in the input
     :param checkpoint_conn_id: connection of type ``checkpoint``; that of the reference, or the default one for a key, if None
+    :raises InvalidInputError: for what is neither
     """
 
     template_fields = ("checkpoint",)
@@ -72,6 +73,8 @@ class Rejected:
     conn_kind = "store"
 
     def __init__(self, checkpoint: Reference | str, *, with_errors: bool = False, checkpoint_conn_id: str | None = None) -> None:
+        if not isinstance(checkpoint, str | dict) and not hasattr(checkpoint, "resolve"):
+            raise InvalidInputError(f"Rejected({checkpoint!r}): pass what a stage returns (stage.output), or an idempotence key.")
         self.checkpoint: Any = checkpoint
         self.with_errors = with_errors
         self.checkpoint_conn_id = checkpoint_conn_id
@@ -81,19 +84,9 @@ class Rejected:
 
     @property
     def conn_id(self) -> str | None:
-        """Connection of the store.
-
-        :raises InvalidInputError: if a reference has another one than this was given.
-        """
-        pointer, given = self._pointer(), self.checkpoint_conn_id
-        if isinstance(pointer, str):
-            return given or "checkpoint_default"
-        if given not in {None, pointer["checkpoint_conn_id"]}:
-            raise InvalidInputError(
-                f"Rejected: the reference to the key {pointer['idempotence_key']!r} is of the checkpoint connection "
-                f"{pointer['checkpoint_conn_id']!r}, and checkpoint_conn_id={given!r} is given. Leave it out."
-            )
-        return pointer["checkpoint_conn_id"]
+        """Connection of the store: a reference to a write in another one is refused when it is resolved."""
+        of_reference = self.checkpoint.get("checkpoint_conn_id") if isinstance(self.checkpoint, dict) else None
+        return self.checkpoint_conn_id or of_reference or "checkpoint_default"
 
     def describe(self) -> JsonObject:
         """Whose rejected rows are read."""

@@ -268,7 +268,9 @@ def test_a_task_that_is_overtaken_takes_back_what_it_has_rejected(world, save):
     for split in sorted(found.missing, key=lambda split: split.id):
         assert not work.run(split, "0")
     sealed = slow.checkpoint.sealed()
-    assert rejected_files(world) == sorted(f"{file.split}-{file.writer}.parquet" for file in sealed.rejected)
+    records = slow.checkpoint.staged(sorted(slow.checkpoint.staged_ids()))
+    named = [f"{file.split}-{file.writer}.parquet" for record in records for file in record.rejected]
+    assert rejected_files(world) == sorted(named)
     assert sealed.rejected_rows == len(BAD)
     world.commit(slow)
     assert right(world, GOOD)
@@ -307,3 +309,15 @@ def test_a_sample_of_rows_that_fail_makes_no_table_of_its_own(tmp_path):
     world.catalog.create_namespace_if_not_exists("shop")
     world.commit(attempt)
     assert sorted(row["id"] for row in world.read()) == [*range(3, 20)]
+
+
+def test_what_was_rejected_before_and_after_a_kill_runs_again_in_one_round(world):
+    with pytest.raises(Killed):
+        world.stage(asked(world, Function({3, 4}, dies_at=40)))
+    # Rows of the first attempt fail again, and others fail for the first time.
+    with pytest.raises(TooManyErrorsError):
+        world.stage(asked(world, Function({3, 50}), max_errors=1))
+    function = Function()
+    world.commit(world.stage(asked(world, function, max_errors=1)))
+    assert sorted(function.seen) == [3, 50]
+    assert right(world, range(150))
