@@ -14,6 +14,7 @@ file of it is gone, its rows are all computed again, those that were rejected to
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Staged
 
-_BEHIND = re.compile(r"e\d+$")
+_BEHIND = re.compile(r"e\d+(y\d+)?$")
 
 
 def files_of(split: Split) -> list[RejectedFile]:
@@ -52,15 +53,15 @@ def run_again(plan: Plan, files: Sequence[RejectedFile], number: int) -> Plan:
     of_split: dict[str, list[RejectedFile]] = {}
     for file in files:
         of_split.setdefault(file.split, []).append(file)
-    more = tuple(
-        Split(
-            id=f"{_BEHIND.sub('', split_id) if tasks[split_id] == AGAIN else split_id}e{number}",
-            bytes=sum(file.bytes for file in own),
-            read={"files": msgspec.to_builtins(own)},
-            task=AGAIN,
-        )
-        for split_id, own in of_split.items()
-    )
+    # What a split has rejected, and what has failed again of it, may run in one round.
+    of_first: Counter[str] = Counter()
+    more: list[Split] = []
+    for split_id, own in of_split.items():
+        first = _BEHIND.sub("", split_id) if tasks[split_id] == AGAIN else split_id
+        name = f"{first}e{number}" + (f"y{of_first[first]}" if of_first[first] else "")
+        of_first[first] += 1
+        size, read = sum(file.bytes for file in own), {"files": msgspec.to_builtins(own)}
+        more.append(Split(id=name, bytes=size, read=read, task=AGAIN))
     return msgspec.structs.replace(plan, created_at=now(), splits=(*plan.splits, *more))
 
 

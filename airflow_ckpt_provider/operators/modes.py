@@ -13,7 +13,7 @@ from airflow_ckpt_provider.tables.parameters import given, names_in, text
 from airflow_ckpt_provider.transforms.names import name_of, parse_name
 from airflow_ckpt_provider.transforms.rows import Map
 from airflow_ckpt_provider.write.pieces import SaveEvery
-from airflow_ckpt_provider.write.rejected import OnError
+from airflow_ckpt_provider.write.rejecting import OnError
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import JsonObject

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.sources.rejected.file import RejectedRows
     from airflow_ckpt_provider.tables.writer import Writer, Written
     from airflow_ckpt_provider.transforms.steps import Step
-    from airflow_ckpt_provider.write.rejected import Rejecting
+    from airflow_ckpt_provider.write.rejecting import Rejecting
 
 
 #: Rows that a function is given at most, and seconds that a batch is to take it.

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.tables.format import format_of
 from airflow_ckpt_provider.tables.watermarks import consumer_of
 from airflow_ckpt_provider.write.looks import look_at
 from airflow_ckpt_provider.write.pieces import SaveEvery
-from airflow_ckpt_provider.write.rejected import OnError
+from airflow_ckpt_provider.write.rejecting import OnError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

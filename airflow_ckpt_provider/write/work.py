@@ -23,7 +23,7 @@ from airflow_ckpt_provider.sources.transform import steps_of
 from airflow_ckpt_provider.tables.staged_files import reading_staged
 from airflow_ckpt_provider.tables.writer import Written
 from airflow_ckpt_provider.write.pieces import Input, SaveEvery, behind, paced, require_own_pieces, staged_record
-from airflow_ckpt_provider.write.rejected import AgainReader, OnError, Places, Rejecting
+from airflow_ckpt_provider.write.rejecting import AgainReader, OnError, Places, Rejecting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

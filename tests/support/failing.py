@@ -9,7 +9,7 @@ from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.sources.rejected.file import COLUMNS, rows_in
 from airflow_ckpt_provider.transforms import FlatMap, Map
 from airflow_ckpt_provider.write.pieces import SaveEvery
-from airflow_ckpt_provider.write.rejected import OnError
+from airflow_ckpt_provider.write.rejecting import OnError
 from support.world import rows
 
 #: Columns beside the one that the function makes.

@@ -58,11 +58,14 @@ class Rejected:
     :param with_errors: whether the rows have the columns ``_error``, ``_traceback``, ``_split`` and ``_row`` too: type and message
         of the error, the lines of the user's code that led there, and where the row stood in the input
     :param checkpoint_conn_id: connection of type ``checkpoint``; that of the reference, or the default one for a key, if None
+    :raises InvalidInputError: for what is neither
     """
 
     template_fields = ("checkpoint",)
 
     def __init__(self, checkpoint: Reference | str, *, with_errors: bool = False, checkpoint_conn_id: str | None = None) -> None:
+        if not isinstance(checkpoint, str | dict) and not hasattr(checkpoint, "resolve"):
+            raise InvalidInputError(f"Rejected({checkpoint!r}): pass what a stage returns (stage.output), or an idempotence key.")
         self.checkpoint: Any = checkpoint
         self.with_errors = with_errors
         self.checkpoint_conn_id = checkpoint_conn_id

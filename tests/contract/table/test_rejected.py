@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import os
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 from contract.table.both import BEFORE, Iceberg, Lance, StableLance, StagedRows
 from support.failing import Function, Killed, asked, batched, mapped, put, rejected, rejected_files, right, twice
+from support.forging import forge, forge_plan
 from support.world import rows
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.documents import AGAIN
 from airflow_ckpt_provider.checkpoint.reference import reference
-from airflow_ckpt_provider.exceptions import InvalidInputError, RowsToRetryError, TooManyErrorsError, TransformError
+from airflow_ckpt_provider.checkpoint.rejected import files_of
+from airflow_ckpt_provider.exceptions import (
+    CorruptObjectError,
+    InvalidInputError,
+    RowsToRetryError,
+    TooManyErrorsError,
+    TransformError,
+)
+from airflow_ckpt_provider.sources import Files
+from airflow_ckpt_provider.transforms import Map
+from airflow_ckpt_provider.write.rejecting import OnError
 
 KINDS = {"iceberg": Iceberg, "lance": Lance, "lance with stable row ids": StableLance, "staged rows": StagedRows}
 
@@ -186,3 +199,125 @@ def test_running_out_of_memory_is_no_rows_fault(world):
 def test_columns_that_the_function_needs_and_the_rows_lack_are_no_rows_fault(world):
     with pytest.raises(InvalidInputError, match="needs the columns nope"):
         world.stage(asked(world, lambda nope: nope))
+
+
+def rejecting_twice(world):
+    """A write that has rejected rows in its first round, and run some of them again in its second."""
+    for bad in (BAD, {40}):
+        with pytest.raises(RowsToRetryError):
+            world.stage(asked(world, Function(bad), on_error="retry"))
+    return Checkpoint.latest(world.store, world.request("orders").key)
+
+
+@pytest.mark.parametrize("how", ["twice", "of another file"])
+def test_a_plan_that_reads_rejected_rows_twice_or_such_as_no_record_names_is_not_believed(world, how):
+    checkpoint = rejecting_twice(world)
+    plan = checkpoint.plan(2)
+    again = next(split for split in plan.splits if split.task == AGAIN)
+    if how == "twice":
+        forged = msgspec.structs.replace(again, id="000000e9")
+        forge_plan(checkpoint, 2, splits=(*plan.splits, forged))
+    else:
+        (file, *others) = files_of(again)
+        other = msgspec.structs.replace(file, sha256="0" * 64)
+        read = {"files": msgspec.to_builtins([other, *others])}
+        changed = msgspec.structs.replace(again, read=read)
+        forge_plan(checkpoint, 2, splits=tuple(changed if split is again else split for split in plan.splits))
+    with pytest.raises(CorruptObjectError, match="rejected rows of the split 000000 that its record does not name"):
+        world.stage(asked(world, Function(), on_error="retry"))
+
+
+def test_a_seal_that_leaves_out_what_was_rejected_is_not_believed(world):
+    attempt = world.stage(asked(world, Function(BAD)))
+    forge(world.store, attempt.checkpoint.paths.seal(), attempt.checkpoint.sealed(), rejected=[])
+    with pytest.raises(CorruptObjectError, match="says that 0 rows of the input were rejected"):
+        world.stage(asked(world, Function(BAD)))
+
+
+def test_a_record_that_names_rejected_rows_of_another_split_is_not_believed(world):
+    attempt = world.stage(asked(world, Function(BAD)), splits=1)
+    (record,) = attempt.checkpoint.staged(["000000"])
+    file = msgspec.structs.replace(record.rejected[0], split="000001")
+    forge(world.store, attempt.checkpoint.paths.staged("000000"), record, rejected=[msgspec.to_builtins(file)])
+    with pytest.raises(CorruptObjectError, match="as no task writes it"):
+        world.stage(asked(world, Function(BAD)))
+
+
+class Overtaken(Function):
+    """While it runs, another attempt stages the write.
+
+    :param overtake: stages it, at the row 50.
+    """
+
+    def __init__(self, overtake):
+        super().__init__(BAD)
+        self.overtake = overtake
+
+    def __call__(self, id):  # noqa: A002 - the column
+        if id == 50 and self.overtake is not None:
+            overtake, self.overtake = self.overtake, None
+            overtake()
+        return super().__call__(id)
+
+
+@pytest.mark.parametrize("save", [20, 1000], ids=["in pieces", "at once"])
+def test_a_task_that_is_overtaken_takes_back_what_it_has_rejected(world, save):
+    slow = world.attempt(asked(world, Overtaken(lambda: world.stage(asked(world, Function(BAD), save=save))), save=save))
+    found = slow.next_round()
+    work = slow.begin("a test", 1)
+    for split in sorted(found.missing, key=lambda split: split.id):
+        assert not work.run(split, "0")
+    sealed = slow.checkpoint.sealed()
+    records = slow.checkpoint.staged(sorted(slow.checkpoint.staged_ids()))
+    named = [f"{file.split}-{file.writer}.parquet" for record in records for file in record.rejected]
+    assert rejected_files(world) == sorted(named)
+    assert sealed.rejected_rows == len(BAD)
+    world.commit(slow)
+    assert right(world, GOOD)
+
+
+def test_rows_of_other_columns_are_rejected_beside_each_other(world):
+    """Files of one split may have columns that others lack."""
+    pq.write_table(rows(0, 10).append_column("more", [[1] * 10]), world.input / "0.parquet")
+    pq.write_table(rows(10, 10), world.input / "1.parquet")
+    source = Files(f"{world.input}/*.parquet")
+    attempt = world.stage(asked(world, Function({3, 13}), source=source, save=1000))
+    assert [row["id"] for row in rejected(attempt)] == [3, 13]
+    with pytest.raises(RowsToRetryError):
+        world.stage(asked(world, Function({3, 13}), source=source, key="again", on_error="retry"))
+    function = Function()
+    world.stage(asked(world, function, source=source, key="again", on_error="retry"))
+    assert {*function.seen} == {3, 13}
+
+
+def test_a_sample_of_rows_that_fail_makes_no_table_of_its_own(tmp_path):
+    """The columns of a table that is to be created are told from the first rows that come out."""
+    world = Iceberg(tmp_path)
+    (world.input / "0.csv").write_text("id,kind\n" + "".join(f"{n},x\n" for n in range(20)))
+
+    def fails_first(id):  # noqa: A002 - the column
+        if id < 3:
+            raise ValueError("too early")
+        return "made"
+
+    transform = Map(fails_first, output={"made": str}, keep=True)
+    attempt = world.stage(
+        world.request(
+            source=Files(f"{world.input}/*.csv", format="csv"), transform=transform, mode="create", on_error=OnError("skip")
+        )
+    )
+    world.catalog.create_namespace_if_not_exists("shop")
+    world.commit(attempt)
+    assert sorted(row["id"] for row in world.read()) == [*range(3, 20)]
+
+
+def test_what_was_rejected_before_and_after_a_kill_runs_again_in_one_round(world):
+    with pytest.raises(Killed):
+        world.stage(asked(world, Function({3, 4}, dies_at=40)))
+    # Rows of the first attempt fail again, and others fail for the first time.
+    with pytest.raises(TooManyErrorsError):
+        world.stage(asked(world, Function({3, 50}), max_errors=1))
+    function = Function()
+    world.commit(world.stage(asked(world, function, max_errors=1)))
+    assert sorted(function.seen) == [3, 50]
+    assert right(world, range(150))

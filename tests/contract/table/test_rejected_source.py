@@ -148,8 +148,13 @@ def test_a_write_that_is_not_sealed_or_given_up_has_rejected_nothing_yet(world):
 
 def test_a_list_of_references_is_refused(world):
     _, pointer = skipped(world)
+    with pytest.raises(InvalidInputError, match=r"pass what a stage returns \(stage\.output\)"):
+        Rejected([pointer])
+    # As the output of a mapped stage renders.
+    source = Rejected(pointer)
+    source.checkpoint = [pointer]
     with pytest.raises(InvalidInputError, match="takes one reference or key"):
-        Rejected([pointer]).opened(world.store)
+        source.opened(world.store)
 
 
 def cleaned(world, **how):

@@ -47,7 +47,7 @@ from airflow_ckpt_provider.sources import Files, Rejected
 from airflow_ckpt_provider.transforms import Map
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.cleanup import clean
-from airflow_ckpt_provider.write.rejected import OnError
+from airflow_ckpt_provider.write.rejecting import OnError
 from airflow_ckpt_provider.write.sweep import Sweep
 
 DAYS = timedelta(days=14)

@@ -34,7 +34,7 @@ from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.transforms import Map
 from airflow_ckpt_provider.write import cleanup, groups
 from airflow_ckpt_provider.write.pieces import SaveEvery
-from airflow_ckpt_provider.write.rejected import OnError
+from airflow_ckpt_provider.write.rejecting import OnError
 from airflow_ckpt_provider.write.sweep import Sweep
 
 if TYPE_CHECKING:
