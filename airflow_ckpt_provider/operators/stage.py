@@ -13,6 +13,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.documents import Connections
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.reference import reference
+from airflow_ckpt_provider.checkpoint.rejected import files_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.checkpoint.staged_write import sealed_of
 from airflow_ckpt_provider.exceptions import EmptyInputError, InvalidInputError
@@ -297,6 +298,9 @@ class CheckpointedWriteOperator(BaseOperator):
         total, missing = len(begun.plan.splits), len(begun.missing)
         which = f"Round {begun.number}: " if begun.number > 1 else ""
         self.log.info("%s%d splits planned: %d are staged already, %d to write.", which, total, total - missing, missing)
+        again = sum(file.rows for split in begun.missing for file in files_of(split))
+        if again:
+            self.log.info("%s rows of the input at which the transform failed before run again.", f"{again:,}")
         splits, rows = attempt.saved
         if splits:
             self.log.info("Of %d of those to write, %s rows of the input are done. They go on behind them.", splits, f"{rows:,}")

@@ -35,14 +35,17 @@ def is_of_a_row(error: BaseException) -> bool:
 
 def failure_of(error: BaseException, row: int) -> Failure:
     """What is kept of an error. The values of the function's variables are not."""
-    try:
-        message = str(error)
-    except Exception:  # noqa: BLE001 - the user's class
-        message = "(it cannot be shown)"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_ours(frame.filename)]
     lines = "".join(traceback.format_list(frames))
-    said = f"{type(error).__name__}: {message}"
-    return Failure(row, _storable(said)[:_LONGEST_MESSAGE], _storable(lines)[-_LONGEST_TRACEBACK:])
+    return Failure(row, _storable(said_by(error))[:_LONGEST_MESSAGE], _storable(lines)[-_LONGEST_TRACEBACK:])
+
+
+def said_by(error: BaseException) -> str:
+    """Type and message of an error, whatever class of a user it is."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - the user's class
+        return f"{type(error).__name__}: (it cannot be shown)"
 
 
 def failed_rows(batch: pa.RecordBatch, failures: Mapping[int, Failure]) -> FailedRows | None:

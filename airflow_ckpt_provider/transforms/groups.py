@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, OutputError, TransformError
 from airflow_ckpt_provider.transforms.batches import as_batches
-from airflow_ckpt_provider.transforms.failures import place_of
+from airflow_ckpt_provider.transforms.failures import place_of, said_by
 from airflow_ckpt_provider.transforms.function import Function, Spec
 from airflow_ckpt_provider.transforms.names import load, name_of, require_callable
 from airflow_ckpt_provider.transforms.outputs import as_row, names_in, schema_of
@@ -179,7 +179,7 @@ class Aggregate:
         except (TransformError, InvalidInputError):
             raise
         except Exception as error:
-            raise self._error(group, f"{type(error).__name__}: {error}{place_of(error)}") from error
+            raise self._error(group, f"{said_by(error)}{place_of(error)}") from error
         first = group.slice(0, 1)
         fields = [*(group.schema.field(name) for name in self.by), *rows.schema]
         beside = [pa.repeat(first.column(name)[0], rows.num_rows) for name in self.by]

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, TransformError
-from airflow_ckpt_provider.transforms.failures import place_of
+from airflow_ckpt_provider.transforms.failures import place_of, said_by
 from airflow_ckpt_provider.transforms.outputs import as_row, first_wrong, schema_of
 from airflow_ckpt_provider.transforms.steps import Step
 
@@ -147,7 +147,7 @@ class RowCalls:
         try:
             yield
         except Exception as error:
-            raise self._error(row, f"{type(error).__name__}: {error}{place_of(error)}") from error
+            raise self._error(row, f"{said_by(error)}{place_of(error)}") from error
 
     def _error(self, row: int, said: str) -> TransformError:
         shown = [name for name in self._batch.schema.names if "id" in name.lower()] or self._batch.schema.names[:1]
