@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 from collections import Counter
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -19,6 +20,7 @@ from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.cleanup import Listings, clean
+from airflow_ckpt_provider.write.sweep import Sweep
 from benchmarks.report import Line
 from benchmarks.stage import place
 from benchmarks.synthetic import SCHEMA
@@ -35,7 +37,8 @@ NOTE = (
     "(r) Requests as the object store's client is asked for them, for all stages or splits together, and how often the table's "
     "catalog loads it. A stage: from opening the checkpoint to its seal, its splits' tasks included, in one process without Spark. "
     "Its retry: by a new attempt, after the seal or after all but one split. The commit of all as one snapshot; one poke of a "
-    "sensor of each after that; the clean-up of all keys in one task. The input lies beside the store: it is listed and looked at, "
+    "sensor of each after that; the clean-up of all keys in one task, and after that a "
+    "sweep of the store, twice. The input lies beside the store: it is listed and looked at, "
     "and what is read of it is not counted, nor are the table's own files, which are local. S3 is a local server. KB: bytes of "
     "documents. Nothing is timed."
 )
@@ -149,6 +152,12 @@ def _committed(here: Place, keys: list[IdempotenceKey], table: str) -> dict[str,
         listings = Listings()
         for key in keys:
             list(clean(Checkpoint.at(here.store, key, 1), lambda _: here.target(table), listings))
+    for name in ("sweep", "sweep that finds nothing to remove"):
+        with asked() as counts[name]:
+            # As if all of it had been put long ago.
+            swept = list(Sweep(here.store, lambda _: here.target(table), older_than=-timedelta(minutes=1)).run())
+            if any(one.kept for one in swept):
+                raise RuntimeError("Everything is done.")
     return counts
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import msgspec
 import obstore
@@ -547,14 +547,18 @@ def test_a_signed_store_is_swept_and_answers_as_before(world):
     assert other.store.exists(other.paths.seal())
 
 
-def test_no_clock_but_the_stores_own_is_asked(world, monkeypatch):
-    """The worker's clock is years off, in both directions; objects and the store's clock go together."""
+@pytest.mark.parametrize("days", [-400, 400])
+def test_no_clock_but_the_stores_own_is_asked(world, monkeypatch, days):
+    """The store's clock, by which it dates its objects, is more than a year off, in both directions."""
+    off, listing, head = timedelta(days=days), obstore.list, obstore.head
+
+    def dated(item):
+        return {**item, "last_modified": item["last_modified"] + off}
+
+    monkeypatch.setattr(obstore, "list", lambda *args, **how: ([dated(item) for item in chunk] for chunk in listing(*args, **how)))
+    monkeypatch.setattr(obstore, "head", lambda *args: dated(head(*args)))
     landed(world)
-    for years in (-30, 30):
-        off = datetime.now(UTC) + timedelta(days=365 * years)
-        monkeypatch.setattr(time, "time", lambda off=off: off.timestamp())
-        assert swept(world, older_than=timedelta(hours=1)) == {}
-    monkeypatch.undo()
+    assert swept(world, older_than=timedelta(hours=1)) == {}
     grow_old(world)
     assert swept(world)["orders", 1].kept == ""
 
@@ -633,7 +637,7 @@ def test_a_replacement_whose_header_comes_too_late_fails_before_it_stages_anythi
 
 
 @pytest.mark.parametrize("operation", ["put", "delete", "list"])
-@pytest.mark.parametrize("number", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("number", [1, 2, 4, 7])
 def test_two_sweeps_at_once_do_what_one_does(world, monkeypatch, operation, number):
     """The second one runs as a whole, between any two steps of the first."""
     world.stage(splits=1)

@@ -53,6 +53,11 @@ def grow_old(world):
         os.utime(path, (at, at))
 
 
+def stops(effects):
+    """The effects to stop at: after one of them is before the next, as far as others can see."""
+    return [(number, name) for number, name in enumerate(effects, 1) if name.startswith("before") or number == len(effects)]
+
+
 def old(runs, scenario, root):
     """A world in which a write was killed twice and then landed, and another one was never finished, weeks ago."""
     world = scenario.world(root)
@@ -117,7 +122,7 @@ def test_a_sweep_that_goes_on_after_another_one_has_done_its_work_does_no_harm(t
     world = worlds.again()
     grow_old(world)
     effects = runs.run(world, SWEEP, do="sweep").effects
-    for number, name in enumerate(effects, 1):
+    for number, name in stops(effects):
         world = worlds.again()
         grow_old(world)
         late = runs.run(world, SWEEP, do="sweep", fatal=number, how=signal.SIGSTOP)
@@ -142,7 +147,7 @@ def test_a_replacement_beside_a_sweep_that_is_suspended_at_any_effect_lands_as_a
     grow_old(world)
     effects = runs.run(world, SWEEP, do="sweep").effects
     outcomes = set()
-    for number, name in enumerate(effects, 1):
+    for number, name in stops(effects):
         world = worlds.again()
         grow_old(world)
         late = runs.run(world, SWEEP, do="sweep", fatal=number, how=signal.SIGSTOP)
@@ -164,7 +169,7 @@ def test_a_sweep_beside_a_replacement_that_is_suspended_at_any_effect_takes_noth
     again = write | {"on_rerun": "replace"}
     worlds = Prepared(tmp_path / "world", lambda root: old(runs, scenario, root))
     effects = runs.run(worlds.again(), again).effects
-    for number, name in enumerate(effects, 1):
+    for number, name in stops(effects):
         world = worlds.again()
         grow_old(world)
         late = runs.run(world, again, fatal=number, how=signal.SIGSTOP)
@@ -201,7 +206,7 @@ def test_a_run_that_wakes_up_weeks_later_after_a_sweep_does_no_harm(two_cases, t
     (write,) = scenario.writes
     effects = runs.run(scenario.world(tmp_path / "whole"), write).effects
     worlds = Prepared(tmp_path / "world", scenario.world)
-    for number, name in enumerate(effects, 1):
+    for number, name in stops(effects):
         world = worlds.again()
         zombie = runs.run(world, write, fatal=number, how=signal.SIGSTOP)
         assert zombie.suspended
@@ -256,7 +261,7 @@ def test_a_commit_beside_a_sweep_that_gives_it_up_lands_or_is_told_so(sealed):
     effects = runs.run(world, SWEEP, do="sweep").effects
     assert any("discard.json" in name for name in effects)
     outcomes = set()
-    for number, name in enumerate(effects, 1):
+    for number, name in stops(effects):
         world = worlds.again()
         grow_old(world)
         late = runs.run(world, SWEEP, do="sweep", fatal=number, how=signal.SIGSTOP)
@@ -276,7 +281,7 @@ def test_a_sweep_that_gives_up_a_write_beside_its_commit_takes_nothing_that_land
     land = {"key": "orders"}
     effects = runs.run(worlds.again(), land, do="land").effects
     outcomes = set()
-    for number, name in enumerate(effects, 1):
+    for number, name in stops(effects):
         world = worlds.again()
         late = runs.run(world, land, do="land", fatal=number, how=signal.SIGSTOP)
         assert late.suspended
