@@ -7,7 +7,9 @@ import os
 import sys
 import tempfile
 
+import pytest
 from support.jvm import variables
+from support.order import dealt
 from support.tls import one_certificate
 
 # Before anything imports Airflow: its home is fixed at import.
@@ -25,6 +27,13 @@ os.environ["SSL_CERT_FILE"] = one_certificate(os.environ["AIRFLOW_HOME"])
 gc.disable()
 
 pytest_plugins = ["support.dags", "support.glue", "support.postgres", "support.rest_catalog", "support.s3"]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    processes = getattr(config, "workerinput", {}).get("workercount", 1)
+    if processes > 1:
+        items[:] = dealt(items, processes)
 
 
 def pytest_collection_finish() -> None:
