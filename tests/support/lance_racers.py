@@ -40,6 +40,7 @@ class Racers:
     def __init__(self, number: int) -> None:
         self._gate, self._open = os.pipe()
         environment = {"PYTHONPATH": f"{_TESTS}:{_TESTS.parent}", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+        environment["SSL_CERT_FILE"] = os.environ["SSL_CERT_FILE"]
         environment |= {"AWS_EC2_METADATA_DISABLED": "true", "LANCE_CPU_THREADS": "1", "LANCE_IO_THREADS": "4"}
         self._processes = [
             subprocess.Popen(

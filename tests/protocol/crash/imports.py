@@ -7,6 +7,8 @@ import importlib
 import pkgutil
 import warnings
 
+from airflow_ckpt_provider.checkpoint.encoding import from_json, to_json
+
 #: Packages of ours that take part in a write without Spark and Airflow, with all their modules.
 _OURS = ("checkpoint", "scan", "sources", "tables", "write")
 
@@ -42,12 +44,21 @@ def import_everything(*, lance: bool) -> None:
         found = importlib.import_module(f"airflow_ckpt_provider.{package}")
         for module in pkgutil.walk_packages(found.__path__, f"{found.__name__}."):
             importlib.import_module(module.name)
+    _read_documents()
     _ask_a_catalog()
     if lance:
         # It warns in a process that forks, which never uses it.
         warnings.filterwarnings("ignore", "lance is not fork-safe")
         for name in ("lance.file", "support.columns", "support.lance_world"):
             importlib.import_module(name)
+
+
+def _read_documents() -> None:
+    """What msgspec works out when a process writes or reads the first document of its kind."""
+    from support.samples import SAMPLES
+
+    for name, document in SAMPLES.items():
+        from_json(name, to_json(name, document), type(document))
 
 
 def _ask_a_catalog() -> None:

@@ -129,6 +129,7 @@ class _Process:
     def __init__(self, home: Path, table_format: str) -> None:
         path = f"{_TESTS}:{_TESTS.parent}"
         environment = {"PYTHONPATH": path, "PATH": "/usr/bin:/bin", "HOME": str(home), "OPENBLAS_NUM_THREADS": "1"}
+        environment["SSL_CERT_FILE"] = os.environ["SSL_CERT_FILE"]
         self._process = subprocess.Popen(
             [sys.executable, str(_TESTS / "protocol" / "crash" / "run_to.py"), table_format],
             env=environment,
