@@ -48,7 +48,7 @@ class StorageLocation:
         uri = whole_uri(self.uri)
         if not uri.startswith(("file://", "memory://")) and unquote(uri) != uri:
             raise InvalidInputError(
-                f"{uri!r} is percent-encoded, and is opened by the decoded name, so that what is put there would not be found under "
+                f"{uri!r} is percent-encoded, and is opened by the decoded name: what is put there would not be found under "
                 f"its own. Write {unquote(uri)!r}."
             )
         object.__setattr__(self, "uri", uri)
