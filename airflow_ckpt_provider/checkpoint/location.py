@@ -11,7 +11,7 @@ import os
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from airflow_ckpt_provider.checkpoint.secrets import redacted
 from airflow_ckpt_provider.exceptions import InvalidInputError
@@ -45,7 +45,13 @@ class StorageLocation:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "uri", whole_uri(self.uri))
+        uri = whole_uri(self.uri)
+        if not uri.startswith(("file://", "memory://")) and unquote(uri) != uri:
+            raise InvalidInputError(
+                f"{uri!r} is percent-encoded, and is opened by the decoded name: what is put there would not be found under "
+                f"its own. Write {unquote(uri)!r}."
+            )
+        object.__setattr__(self, "uri", uri)
 
     @property
     def scheme(self) -> str:
@@ -116,6 +122,8 @@ def normal_uri(text: str) -> str:
         raise InvalidInputError(f"{text!r} has the scheme {parts.scheme!r}; supported are {', '.join(SCHEMES)}.")
     if parts.scheme == "file" and parts.netloc:
         raise InvalidInputError(f"{text!r} has a host, {parts.netloc!r}. A local path has three slashes: file:///{parts.netloc}...")
+    if parts.scheme == "file":
+        return normal_uri(text.removeprefix("file://") or "/")
     return text
 
 

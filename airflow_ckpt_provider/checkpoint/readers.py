@@ -8,7 +8,7 @@ that is seen stay.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject
     from airflow_ckpt_provider.checkpoint.reference import Reference
 
-#: Member of a header's ``source`` that says whose rows are read.
-_STAGED = "staged"
+#: Member of a header's ``source`` that says whose rows are read, and that which has such a source in it, of an ``Aggregate``.
+_STAGED, _GROUPED = "staged", "grouped"
 
 
 class ReadRows(Part, frozen=True, kw_only=True, omit_defaults=True):
@@ -55,7 +55,10 @@ def described(references: Iterable[Reference]) -> JsonObject:
 
 def read_by(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
     """The generations whose staged rows this one reads; not those of keys that stand for what was computed."""
-    for read in part_of(checkpoint.header.source.get(_STAGED, []), list[ReadRows], "source of the header"):
+    source = checkpoint.header.source
+    if _GROUPED in source:
+        source = part_of(source[_GROUPED], dict[str, Any], "source of the header")
+    for read in part_of(source.get(_STAGED, []), list[ReadRows], "source of the header"):
         key = IdempotenceKey(read.key)
         if read.generation is not None and read.generation in Checkpoint.generations(checkpoint.store, key):
             yield Checkpoint.at(checkpoint.store, key, read.generation)

@@ -199,6 +199,7 @@ class CheckpointedWriteOperator(BaseOperator):
             if attempt.state is State.FREED:
                 return self._freed(context, checkpoint)
             self._stage_missing(attempt, engine, context["ti"].try_number)
+        self._require_staged(attempt)
         seal = attempt.seal()
         self._warn_of_missing(attempt)
         if not attempt.planned_here and isinstance(self._source(), Files):
@@ -222,6 +223,9 @@ class CheckpointedWriteOperator(BaseOperator):
             map_index=origin_of(context).map_index, instances=instances_of(context), connections=self._connections,
         )  # fmt: skip
         return self._unless_empty(context, seal, sealed_reference)
+
+    def _require_staged(self, attempt: WriteAttempt) -> None:
+        """Look at what is staged before it is sealed."""
 
     def _key(self, context: Context) -> IdempotenceKey:
         """The key of the write."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_ckpt_provider.checkpoint.layout import rows_folder
-from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError
 from airflow_ckpt_provider.hooks.sources import source_options
 from airflow_ckpt_provider.hooks.tables import open_table
-from airflow_ckpt_provider.operators.modes import SAVE_EVERY, require_version
+from airflow_ckpt_provider.operators.modes import SAVE_EVERY, require_on_error, require_version
 from airflow_ckpt_provider.operators.stage import CheckpointedWriteOperator, transform_of
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
+from airflow_ckpt_provider.sources.grouped import GroupedRows
 from airflow_ckpt_provider.tables.format import MAIN
 from airflow_ckpt_provider.tables.staged.format import FORMAT
 from airflow_ckpt_provider.tables.staged.state import FOR_NEXT
@@ -22,12 +24,13 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Split
     from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.sources import Source
     from airflow_ckpt_provider.sources.protocol import StoredSource
     from airflow_ckpt_provider.tables.table import Table
+    from airflow_ckpt_provider.write.attempt import WriteAttempt
 
 
 class CheckpointedTransformOperator(CheckpointedWriteOperator):
@@ -53,7 +56,8 @@ class CheckpointedTransformOperator(CheckpointedWriteOperator):
         (templated)
     :param reuse: who may take up what is staged: ``"run"``, the tries of this task in its run; or ``"content"``, any task of any
         run that asks for the same: the key is the digest of what is read, of the transform's code, and of the columns that it
-        makes. What is computed already is not computed again, and other input or other code is another key
+        makes, and of ``on_error``. What is computed already is not computed again, and other input or other code is another key.
+        A ``transform_version`` stands for the code of this name in all tasks that say it
     :param on_change: what to do if the key belongs to another source or transform: ``"fail"``; ``"restart"`` to discard what is
         staged and begin anew; or ``"continue"``, where only the code of the transform has changed, to keep all that is staged and
         go on with the new code
@@ -144,9 +148,33 @@ class CheckpointedTransformOperator(CheckpointedWriteOperator):
     def _key(self, context: Context) -> IdempotenceKey:
         if self.reuse == "run":
             return super()._key(context)
+        return self._content_key(None)
+
+    def _content_key(self, planned: Sequence[Split] | None) -> IdempotenceKey:
+        """The key of what comes out.
+
+        :param planned: splits that read the input; those of the input as it is now if None.
+        """
         source = self._source()
+        transform = transform_of(self.transform, source)
         version = require_version(self.transform, self.transform_version)
-        return content_key(source, source_options(source), transform_of(self.transform, source), version)
+        on_error = require_on_error(self.on_error, self.max_errors, self.transform)
+        return content_key(source, source_options(source), transform, version, on_error, planned)
+
+    def _require_staged(self, attempt: WriteAttempt) -> None:
+        """Refuse to seal rows of other input than the key stands for: it may have changed just before it was planned."""
+        if self.reuse == "run":
+            return
+        checkpoint, source = attempt.checkpoint, attempt.source
+        plan = checkpoint.plan()
+        if plan is not None and isinstance(source, GroupedRows):
+            plan = source.plan_read(plan)
+        if plan is not None and self._content_key(plan.splits) != checkpoint.key:
+            raise InputChangedError(
+                f"The input changed between two looks at it, so that what is staged under {checkpoint.key} is not "
+                "what that key stands for. It is not handed over. Clear the task: what the input is now has a key of its own. "
+                f"Should the input ever become again what it was, {how_to_restart(checkpoint.header)}."
+            )
 
     def _target(self, key: IdempotenceKey, store: CheckpointStore) -> Table:
         return open_table(FORMAT.name, rows_folder(store.uri, key.hash), MAIN, self.checkpoint_conn_id)

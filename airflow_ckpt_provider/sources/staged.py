@@ -7,17 +7,19 @@ worked on that one.
 
 from __future__ import annotations
 
+import glob
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Plan
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.checkpoint.layout import rows_folder
+from airflow_ckpt_provider.checkpoint.layout import author_of, rows_folder
 from airflow_ckpt_provider.checkpoint.readers import begin_reading, described, require_readable
 from airflow_ckpt_provider.checkpoint.reference import pointers, require_whole, resolve
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
-from airflow_ckpt_provider.exceptions import InvalidInputError, StagedFileMissingError
+from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError, StagedFileMissingError
 from airflow_ckpt_provider.sources.files.listing import InputFiles
 from airflow_ckpt_provider.sources.files.source import Files, ListedFiles, slices_of
 from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, strange_plan
@@ -81,6 +83,12 @@ class Staged:
             )
         if len({reference["checkpoint_conn_id"] for reference in references}) > 1:
             raise InvalidInputError("The stages that are read have different checkpoint connections. Give them one.")
+        read = Counter(reference["idempotence_key"] for reference in references)
+        twice = next((key for key, times in read.items() if times > 1), None)
+        if twice is not None:
+            raise InvalidInputError(
+                f"The rows of the key {twice!r} are given twice, and would be read twice. Give each stage once."
+            )
         require_whole(references)
         return references
 
@@ -109,6 +117,8 @@ class StagedRows:
         self._folders = [
             f"{rows_folder(store.uri, IdempotenceKey(reference['idempotence_key']).hash)}/data" for reference in references
         ]
+        #: The same, as globs of their files: a bracket in the name of a folder stands for itself.
+        self._globs = [f"{glob.escape(folder)}/*.parquet" for folder in self._folders]
 
     def __repr__(self) -> str:
         return f"the rows staged under {', '.join(repr(reference['idempotence_key']) for reference in self._references)}"
@@ -126,10 +136,10 @@ class StagedRows:
         """List the sealed files, and cut those that are large."""
         splits: list[Split] = []
         listed: list[PinnedFile] = []
-        for checkpoint, folder in zip(self._checkpoints(), self._folders, strict=True):
-            files = self._sealed_files(checkpoint, folder, options)
+        for checkpoint, folder, pattern in zip(self._checkpoints(), self._folders, self._globs, strict=True):
+            files = self._sealed_files(checkpoint, folder, pattern, options)
             listed += files
-            splits += self._files(folder).splits_of(files, options, len(splits), together=False)
+            splits += self._files(pattern).splits_of(files, options, len(splits), together=False)
         size = sum(file.size for file in listed)
         return Plan(created_at=now(), source=ListedFiles(files=len(listed), bytes=size).to_json(), splits=tuple(splits))
 
@@ -140,6 +150,7 @@ class StagedRows:
     def require_once(self, plan: Plan, options: Mapping[str, str]) -> None:
         """Refuse a plan that reads other files than are sealed, or one twice; see ``AccountingSource``."""
         self._files(self._all).require_once(plan, options)
+        self._require_generations(plan)
         files = {part.file for split in plan.splits if split.task == READ for part in slices_of(split)}
         sealed = (sum(ref["files"] for ref in self._references), sum(ref["bytes"] for ref in self._references))
         if (len(files), sum(file.size for file in files)) != sealed:
@@ -161,7 +172,9 @@ class StagedRows:
     @property
     def _all(self) -> str:
         """What names the files of all stages that are read, and no others but their kind."""
-        return self._folders[0] if len(self._folders) == 1 else f"{rows_folder(self._store.uri, '*')}/data/*.parquet"
+        if len(self._globs) == 1:
+            return self._globs[0]
+        return f"{rows_folder(glob.escape(self._store.uri), '*')}/data/*.parquet"
 
     def _files(self, uri: str) -> Files:
         return Files(uri, max_split_bytes=self._max_split_bytes, conn_id=self.conn_id)
@@ -172,7 +185,25 @@ class StagedRows:
             if checkpoint is not None:
                 yield checkpoint
 
-    def _sealed_files(self, checkpoint: Checkpoint, folder: str, options: Mapping[str, str]) -> list[PinnedFile]:
+    def _require_generations(self, plan: Plan) -> None:
+        """Refuse a plan of rows that were computed once more since, which a key that stands for what was computed does not tell.
+
+        :raises InputChangedError: naming the key.
+        """
+        read = {IdempotenceKey(ref["idempotence_key"]).hash: ref for ref in self._references}
+        for split in plan.splits:
+            for part in slices_of(split) if split.task == READ else ():
+                author = author_of(part.file.path.rpartition("/")[2])
+                reference = read.get(author.key_hash) if author is not None else None
+                if author is None or reference is None or author.generation == reference["generation"]:
+                    continue
+                raise InputChangedError(
+                    f"The rows of the key {reference['idempotence_key']!r} were computed once more since this write was "
+                    f"planned: it reads generation {author.generation} of them, and was given generation "
+                    f"{reference['generation']}. Redo the write: {how_to_restart()}."
+                )
+
+    def _sealed_files(self, checkpoint: Checkpoint, folder: str, pattern: str, options: Mapping[str, str]) -> list[PinnedFile]:
         """The files of a sealed write, as they are now, in the order of its splits.
 
         :raises DiscardedError: if they were given up.
@@ -185,7 +216,7 @@ class StagedRows:
         sealed = [file for record in write.staged for file in record.files]
         if not sealed:
             return []
-        listed = {file.path.rpartition("/")[2]: file for file in InputFiles(folder, options).all()}
+        listed = {file.path.rpartition("/")[2]: file for file in InputFiles(pattern, options).all()}
         found: list[PinnedFile] = []
         for file in sealed:
             name = file.path.rpartition("/")[2]

@@ -9,7 +9,7 @@ from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.transforms.batches import as_batches
 from airflow_ckpt_provider.transforms.fingerprint import fingerprint_of
 from airflow_ckpt_provider.transforms.groups import Aggregate
-from airflow_ckpt_provider.transforms.names import load, name_of
+from airflow_ckpt_provider.transforms.names import load, name_of, whole_name_of
 from airflow_ckpt_provider.transforms.rows import Map
 from airflow_ckpt_provider.transforms.steps import Step
 
@@ -73,6 +73,12 @@ class Transform:
         return self.function.kind if isinstance(self.function, Map | Aggregate) else "a function from batches to batches"
 
     @property
+    def whole_names(self) -> list[str]:
+        """Names of the functions that its fingerprint covers, with their modules."""
+        parts = self.function.parts if isinstance(self.function, Map | Aggregate) else [self.function]
+        return list(map(whole_name_of, parts))
+
+    @property
     def first_rows(self) -> int:
         """Rows of the first batch that it is given; how many it gets after that depends on how long it takes."""
         return _FEW if isinstance(self.function, Map) else _MANY
@@ -130,6 +136,13 @@ class Transform:
             return
         if rejecting:
             raise not_of_rows(self.name)
+        if self.aggregate is not None:
+            # A group may go on in the next batch: nothing of it is done before it has ended.
+            counted = _Counted(batches)
+            for made in self.aggregate.over(counted):
+                yield Step(made)
+            yield Step(None, counted.rows)
+            return
         for batch in batches:
             for made in self.apply([batch]):
                 yield Step(made)
@@ -153,3 +166,16 @@ class Transform:
         arrays = [column.combine_chunks() for column in columns.columns]
         fields = [*columns.schema, batch.schema.field(beside)]
         return pa.RecordBatch.from_arrays([*arrays, batch.column(beside)], schema=pa.schema(fields))
+
+
+class _Counted:
+    """Batches, and how many rows they have had so far."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.rows += batch.num_rows
+            yield batch

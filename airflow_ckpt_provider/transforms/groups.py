@@ -67,6 +67,8 @@ class Aggregate:
         require_callable("Aggregate", function=function, setup=setup)
         self._function, self._setup = function, setup
         self.name = f"Aggregate({name_of(function)})"
+        if not isinstance(function, str):
+            self._require_no_async()
         self.by = _columns(by)
         self.order_by = _columns(order_by)
         if not self.by or len({*self.by, *self.order_by}) < len(self.by) + len(self.order_by):
@@ -97,11 +99,13 @@ class Aggregate:
         """The columns that come out, without calling the function; None if the types of ``by`` are not known.
 
         :param rows: the columns that go in; None if they are not known.
+        :raises InvalidInputError: if it takes others.
         """
         import pyarrow as pa
 
-        if rows is None or not set(self.by) <= set(rows.names):
+        if rows is None:
             return None
+        self.columns_of(rows.names)
         return pa.schema([*map(rows.field, self.by), *schema_of(self._spec.output, self.name)])
 
     def columns_of(self, names: Sequence[str]) -> list[str]:
@@ -110,6 +114,7 @@ class Aggregate:
         :param names: of the columns of the input.
         :raises InvalidInputError: if it takes others.
         """
+        self._require_no_async()
         parameters = inspect.signature(self._callable()).parameters.values()
         if self._spec.batched or any(one.kind is one.VAR_KEYWORD for one in parameters):
             wanted = list(names)
@@ -132,11 +137,14 @@ class Aggregate:
 
         function = Function(self._function, self._setup, self._spec)
         made: list[pa.RecordBatch] = []
+        rows = 0
         for group in self._groups(batches):
-            made += self._of_group(function, group)
-            if sum(batch.num_rows for batch in made) >= _MADE:
+            of_group = self._of_group(function, group)
+            made += of_group
+            rows += sum(batch.num_rows for batch in of_group)
+            if rows >= _MADE:
                 yield from pa.Table.from_batches(made).combine_chunks().to_batches()
-                made = []
+                made, rows = [], 0
         if made:
             yield from pa.Table.from_batches(made).combine_chunks().to_batches()
 
@@ -147,6 +155,14 @@ class Aggregate:
     def _callable(self) -> Any:  # noqa: ANN401 - the user's
         function = load(self._function, "function") if isinstance(self._function, str) else self._function
         return function.__call__ if isinstance(function, type) else function
+
+    def _require_no_async(self) -> None:
+        call = self._callable()
+        inner = call if inspect.isroutine(call) else getattr(call, "__call__", call)  # noqa: B004 - asked for its kind
+        if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
+            raise InvalidInputError(
+                f"{self.name}: the function is async, and groups are made one after the other. Call asyncio.run inside a plain one."
+            )
 
     def _groups(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         """The groups, one after the other."""

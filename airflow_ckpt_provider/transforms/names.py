@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 from typing import Any
 
 from airflow_ckpt_provider.exceptions import InvalidInputError
+
+#: What Airflow puts before the name of a DAG file, for the module that it makes of it.
+_OF_A_DAG_FILE = re.compile(r"^unusual_prefix_[0-9a-f]+_")
 
 
 def parse_name(name: str, what: str = "transform") -> tuple[str, str]:
@@ -60,3 +64,11 @@ def name_of(function: Any) -> str:  # noqa: ANN401 - any callable
     if isinstance(function, functools.partial):
         return f"partial({name_of(function.func)})"
     return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def whole_name_of(function: Any) -> str:  # noqa: ANN401 - any callable
+    """The same with its module, such as ``package.module:function``: two modules may well have a function of one name."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return f"{_OF_A_DAG_FILE.sub('', module)}:{name_of(function)}"

@@ -148,6 +148,22 @@ def test_nulls_nans_and_both_zeros_make_one_group_each(spark, tmp_path):
     assert len(found) == 4
 
 
+def test_a_group_of_more_rows_than_a_batch_of_spark_is_one_group(spark, world):
+    pq.write_table(pa.table({"kind": ["many"] * 250_000, "value": [1.0] * 250_000}), world.input / "many.parquet")
+    world.commit(staged(spark, attempt_of(world, by_kind(buckets=2))))
+    assert totals(world) == [*expected(), {"kind": "many", "total": 250_000.0, "rows": 250_000}]
+
+
+def test_values_that_a_collation_takes_for_equal_are_groups_of_their_own(spark, world):
+    """And each of them one group, though Spark would sort them in any order."""
+
+    def orders(spark):
+        return spark.range(40).selectExpr("if(id % 2 = 0, 'a', 'A') COLLATE UTF8_LCASE AS kind", "double(id) AS value", "id")
+
+    world.commit(staged(spark, attempt_of(world, by_kind(buckets=1), SparkDataFrame(orders, id_column="id"))))
+    assert [(row["kind"], row["rows"]) for row in totals(world)] == [("A", 20), ("a", 20)]
+
+
 def test_formats_without_types_are_grouped_by_what_their_rows_say(spark, world):
     (world.input / "orders.csv").write_text("kind,value\na,1\nb,2\na,3\n")
     world.commit(staged(spark, attempt_of(world, by_kind(), Files(f"{world.input}/orders.csv", format="csv"))))

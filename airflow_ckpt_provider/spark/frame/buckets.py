@@ -89,19 +89,21 @@ def placed(frame: DataFrame, id_columns: Sequence[str], kinds: Sequence[DataType
     return rows.repartitionById(len(wanted), PLACE).toDF(PLACE, *(f"c{number}" for number in range(len(frame.columns))))
 
 
-def sorted_by(buckets: DataFrame, frame: DataFrame, columns: Sequence[str]) -> DataFrame:
+def sorted_by(buckets: DataFrame, frame: DataFrame, columns: Sequence[str], kinds: Sequence[DataType]) -> DataFrame:
     """The rows of each bucket, sorted by some columns, so that equal values come one after the other.
 
     :param buckets: see ``placed``.
     :param frame: what they were made of, which knows the columns by their names.
+    :param kinds: the types in which the first of the columns are compared, see ``canonical``: a collation may take for equal
+        what is not, and put it in any order.
     """
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
 
     places = {name: number for number, name in enumerate(frame.columns)}
     keys = []
-    for name in columns:
-        key = f"c{places[name]}"
+    for number, name in enumerate(columns):
+        key = f"cast(c{places[name]} AS {kinds[number].simpleString()})" if number < len(kinds) else f"c{places[name]}"
         # The two zeros are one value, and another column may be sorted by after this one.
         is_float = isinstance(frame.schema[name].dataType, t.FloatType | t.DoubleType)
         keys.append(f.expr(f"{key} + 0.0D" if is_float else key))

@@ -72,4 +72,11 @@ def read_splits(payload: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[p
         for number in batch.column(0).to_pylist():
             for rows in reader.read(splits[number], None):
                 if rows.num_rows:
-                    yield from pa.Table.from_batches([rows.select(names)]).cast(wanted).combine_chunks().to_batches()
+                    try:
+                        table = pa.Table.from_batches([rows.select(names)]).cast(wanted)
+                    except pa.ArrowInvalid as error:
+                        raise InvalidInputError(
+                            f"The rows have a value that Spark cannot hold, and rows are grouped by Spark: {error}. Change its "
+                            "type in a stage before, or leave the column out of the function's parameters."
+                        ) from error
+                    yield from table.combine_chunks().to_batches()

@@ -127,7 +127,7 @@ class FrameRun(StageRun):
         wanted = [int(str(split.read["bucket"])) for split in self._splits.values()]
         buckets = placed(rows, source.id_column, kinds, source.buckets, wanted)
         if isinstance(source, GroupedRows):
-            buckets = sorted_by(buckets, frame, source.sorted_by)
+            buckets = sorted_by(buckets, frame, source.sorted_by, kinds)
         return buckets, frame.columns
 
     def _frame(self) -> DataFrame:

@@ -10,7 +10,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.documents import StagedFile, TableBinding
 from airflow_ckpt_provider.checkpoint.layout import author_of
 from airflow_ckpt_provider.checkpoint.location import whole_uri
-from airflow_ckpt_provider.exceptions import TableMissingError
+from airflow_ckpt_provider.exceptions import InvalidInputError, TableMissingError
 from airflow_ckpt_provider.tables.format import MAIN, TableFormat, named_by, storage_options
 from airflow_ckpt_provider.tables.mode import mode_of
 from airflow_ckpt_provider.tables.parameters import told
@@ -60,8 +60,12 @@ class RowsTarget:
         return self._binding_of(self._facts())
 
     def creation(self, rows: pa.Schema, parameters: JsonObject) -> TableBinding:
-        """Identity and columns of rows for the next task. Other folders are made by ``make``."""
+        """Identity and columns of rows for the next task. Other folders are made by ``make``.
+
+        :raises InvalidInputError: for columns that Parquet cannot hold.
+        """
         del parameters
+        _require_storable(rows)
         facts = TableFacts.of(uuid.uuid4().hex, rows)
         return msgspec.structs.replace(self._binding_of(facts), creation={"columns": facts.columns})
 
@@ -118,6 +122,20 @@ class RowsTarget:
             author = author_of(name)
             if author is not None:
                 yield (author.key_hash, author.generation), StagedFile(self.folder.path(name), size)
+
+
+def _require_storable(rows: pa.Schema) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for field in rows:
+        try:
+            pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
+        except pa.ArrowNotImplementedError as error:
+            raise InvalidInputError(
+                f"Rows for the next task are staged as Parquet, which cannot hold the column {field.name!r} of the type "
+                f"{field.type}: {error}. Let the transform make another type of it, or leave the column out."
+            ) from error
 
 
 def _folder_uri(uri: str) -> str:

@@ -7,6 +7,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
+from airflow_ckpt_provider.exceptions import OutputError
 from airflow_ckpt_provider.scan.objects import Upload
 from airflow_ckpt_provider.tables.fit import Conform, gathered
 from airflow_ckpt_provider.tables.staged.folder import DATA
@@ -35,6 +36,8 @@ class RowsWriter:
         import pyarrow.parquet as pq
 
         path = self._folder.path(f"{stem}.parquet")
+        if not self.schema.names:
+            batches = _without_rows(batches)
         chunks = gathered(batches, Conform(self.schema, self._folder.uri))
         # Nothing is written before there is a row.
         first = next(chunks, None)
@@ -114,3 +117,14 @@ class RowsScan:
         import pyarrow.parquet as pq
 
         yield from pq.ParquetFile(self._folder.file(file.path, file.bytes)).iter_batches(columns=self.schema.names)
+
+
+def _without_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches that have no columns: a file of none has no rows either.
+
+    :raises OutputError: if there are rows.
+    """
+    for batch in batches:
+        if batch.num_rows and not batch.num_columns:
+            raise OutputError(f"The transform made {batch.num_rows:,} rows without any column. Let it make one at least.")
+        yield batch

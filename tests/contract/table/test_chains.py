@@ -18,23 +18,28 @@ from support.world import rows
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
 from airflow_ckpt_provider.checkpoint.documents import Member
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.checkpoint.readers import readers_of
+from airflow_ckpt_provider.checkpoint.readers import read_by, readers_of
+from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import (
     BindingMismatchError,
     CorruptObjectError,
     DiscardedError,
+    InputChangedError,
     InvalidInputError,
+    OutputError,
     StagedFileMissingError,
 )
 from airflow_ckpt_provider.sources import Files, Staged
+from airflow_ckpt_provider.sources.grouped import GroupedRows
 from airflow_ckpt_provider.sources.transform import Transform
 from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.tables.staged.format import RowsTarget
-from airflow_ckpt_provider.transforms import Map
+from airflow_ckpt_provider.transforms import Aggregate, Map
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.cleanup import clean
 from airflow_ckpt_provider.write.content import content_key
 from airflow_ckpt_provider.write.pieces import SaveEvery
+from airflow_ckpt_provider.write.rejected import OnError
 
 ROWS = 400
 
@@ -45,6 +50,10 @@ def marked(batch):
 
 def doubled(batch):
     return batch.set_column(1, "value", pc.multiply(batch["value"], 2))
+
+
+def kept(kind):
+    return {"kind": kind}
 
 
 def wanted(ids=range(ROWS)):
@@ -191,6 +200,37 @@ def test_files_that_are_gone_are_named_and_staged_anew_by_their_stage(world):
     assert world.read() == wanted()
 
 
+def test_rows_that_are_given_twice_are_not_read_twice(world):
+    first = output(for_next(world))
+    with pytest.raises(InvalidInputError, match="The rows of the key 'parse' are given twice"):
+        _ = Staged([first, first]).references
+
+
+@pytest.mark.parametrize("name", ["a[1]", "a*b?", "a b%20ü"])
+def test_a_store_in_a_folder_of_any_name_is_read(world, name):
+    world.store = CheckpointStore.at(str(world.root / name))
+    first = for_next(world, "one", source=Files(f"{world.input}/[01].parquet", max_split_bytes=1))
+    second = for_next(world, "two", doubled, source=read(world, first))
+    other = for_next(world, "other", lambda batch: doubled(marked(batch)), source=Files(f"{world.input}/[23].parquet"))
+    assert written(world, read(world, second, other), function=None).landed_now
+    assert world.read() == wanted()
+
+
+@pytest.mark.parametrize("kind", [pa.struct([]), pa.month_day_nano_interval()], ids=str)
+def test_columns_that_cannot_be_staged_are_named(world, kind):
+    def strange(batch):
+        return pa.table({"c": pa.nulls(batch.num_rows, kind)})
+
+    with pytest.raises(InvalidInputError, match="cannot hold the column 'c'"):
+        for_next(world, function=strange, transform_version="1")
+
+
+def test_rows_without_columns_are_refused(world):
+    """A file without columns has no rows, and the next task would read none."""
+    with pytest.raises(OutputError, match="100 rows without any column"):
+        for_next(world, function=lambda batch: batch.select([]))
+
+
 def test_a_plan_that_leaves_out_a_staged_file_is_refused(world):
     first = for_next(world)
     attempt = world.stage(world.request("write", source=read(world, first), transform=doubled), splits=1)
@@ -257,6 +297,42 @@ def test_other_code_and_other_input_are_other_content(world):
     assert content(world, doubled).checkpoint.key != first.checkpoint.key
     pq.write_table(rows(ROWS, 10), world.input / "more.parquet")
     assert content(world).checkpoint.key != first.checkpoint.key
+
+
+def test_a_version_stands_for_the_code_of_one_name(world):
+    """Every function begins at version 1: those of two tasks over one input are not taken for each other."""
+    source = Files(f"{world.input}/*.parquet")
+    versions = {content_key(source, {}, Transform(made), "1").value for made in (marked, doubled, Map(kept, output={"kind": str}))}
+    assert len(versions) == 3
+    assert content_key(source, {}, Transform(marked), "1").value in versions
+    assert content_key(source, {}, Transform(marked), "2").value not in versions
+
+
+def test_rows_with_some_left_out_are_other_content(world):
+    """Who wants all rows, or an error, is not given what another task has with ``on_error='skip'``."""
+    source, transform = Files(f"{world.input}/*.parquet"), Transform(Map(kept, output={"kind": str}))
+    keys = [content_key(source, {}, transform, None, on_error) for on_error in (OnError(), OnError("skip"), OnError("skip", 5))]
+    assert len({key.value for key in keys}) == 3
+
+
+def test_a_plan_has_the_key_of_the_input_that_it_reads(world):
+    """By it a task sees that its input changed between the look that made its key, and the one that made its plan."""
+    source = Files(f"{world.input}/*.parquet", max_split_bytes=1)
+    key, planned = content_key(source, {}, Transform(marked), None), content(world).checkpoint.plan()
+    pq.write_table(rows(ROWS, 10), world.input / "more.parquet")
+    assert content_key(source, {}, Transform(marked), None, planned=planned.splits) == key
+    assert content_key(source, {}, Transform(marked), None) != key
+
+
+def test_content_that_was_computed_once_more_is_not_read_by_the_plan_of_what_was_before(world):
+    first = content(world)
+    world.stage(world.request("write", source=read(world, first), transform=doubled), splits=2)
+    source, key = Files(f"{world.input}/*.parquet", max_split_bytes=1), first.checkpoint.key.value
+    again = for_next(world, key, source=source, parameters={"reuse": "content"}, restart_token="run 2")
+    with pytest.raises(InputChangedError, match="reads generation 1 of them, and was given generation 2"):
+        written(world, read(world, again))
+    assert written(world, read(world, again), restart_token="run 2").landed_now
+    assert world.read() == wanted()
 
 
 def test_content_that_was_freed_is_computed_again(world):
@@ -338,6 +414,17 @@ def test_rows_whose_key_stands_for_what_was_computed_stay_for_other_runs(world):
     key = first.checkpoint.key.value
     assert cleaned(world, key)[0].left == "its key stands for what was computed, and other runs may ask for it"
     assert cleaned(world, key, discard_unfinished=True)[0].files == 4
+
+
+def test_an_aggregate_tells_whose_rows_it_groups(world):
+    """So that a clean-up of what it has written frees them."""
+    first = for_next(world)
+    aggregate = Aggregate(lambda value: {"value": sum(value)}, by="kind", output={"value": float})
+    source = GroupedRows(read(world, first), {}, aggregate)
+    attempt = world.attempt(world.request("totals", source=source, transform=aggregate))
+    source.begin_reading(attempt.checkpoint.header)
+    assert [one.member for one in read_by(attempt.checkpoint)] == [first.checkpoint.member]
+    assert [record.reader.key for record in readers_of(first.checkpoint)] == ["totals"]
 
 
 def test_rows_that_are_being_read_are_not_given_up(world):

@@ -116,3 +116,16 @@ def test_a_place_whose_name_would_lose_its_end_is_refused(uri):
 
 def test_a_local_name_loses_nothing(tmp_path):
     assert StorageLocation(f"{tmp_path}/events#1?").path == f"{tmp_path}/events#1?"
+
+
+@pytest.mark.parametrize("uri", ["file:///a//b/./store/", "file:///a/c/../b/store/", "/a/b//store/"])
+def test_a_local_place_has_one_name(uri):
+    """What is listed has no steps and no empty parts in its name, and is compared with what was put."""
+    assert normal_uri(uri) == "file:///a/b/store/"
+
+
+def test_a_percent_encoded_place_in_object_storage_is_refused():
+    """It is opened by the decoded name, and its objects would be looked for under the other one."""
+    with pytest.raises(InvalidInputError, match=r"Write 's3://bucket/a b'"):
+        StorageLocation("s3://bucket/a%20b")
+    assert StorageLocation("s3://bucket/a%b").uri == "s3://bucket/a%b"

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, TransformError
+from airflow_ckpt_provider.sources.transform import Transform
 from airflow_ckpt_provider.transforms import Aggregate
 
 OUT = {"total": pa.int64(), "rows": pa.int64()}
@@ -129,3 +130,30 @@ def test_what_it_makes_is_known_without_calling_it():
     assert aggregate.made_of(rows) == pa.schema([("shop", pa.string()), ("total", pa.int64()), ("rows", pa.int64())])
     assert aggregate.made_of(None) is None
     assert aggregate.kind == "Aggregate by (shop) in 64 buckets to (total int64, rows int64)"
+
+
+def test_a_group_that_goes_on_in_the_next_batch_of_a_split_is_one_group():
+    """Spark hands out a bucket in batches of some thousand rows: a group may begin in one and end in another."""
+    rows = [{"shop": shop, "amount": amount} for shop, size in (("a", 3), ("b", 6)) for amount in range(size)]
+    steps = list(Transform(Aggregate(total, by="shop", output=OUT)).steps(batches(rows, [2, 2, 2])))
+    made = [row for step in steps if step.batch is not None for row in step.batch.to_pylist()]
+    assert made == [{"shop": "a", "total": 3, "rows": 3}, {"shop": "b", "total": 15, "rows": 6}]
+    assert sum(step.done for step in steps) == len(rows)
+
+
+def test_an_async_function_is_refused():
+    async def later(amount):
+        return {"total": 0, "rows": len(amount)}
+
+    class Later:
+        async def __call__(self, amount):
+            return {"total": 0, "rows": len(amount)}
+
+    for function in (later, Later, Later()):
+        with pytest.raises(InvalidInputError, match="the function is async"):
+            Aggregate(function, by="shop", output=OUT)
+
+
+def test_a_column_that_is_not_there_is_named_before_anything_is_read():
+    with pytest.raises(InvalidInputError, match="needs the columns Shop; the rows have shop, amount"):
+        Aggregate(total, by="Shop", output=OUT).made_of(pa.schema([("shop", pa.string()), ("amount", pa.int64())]))
