@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Split
     from airflow_ckpt_provider.sources.protocol import Source
     from airflow_ckpt_provider.sources.transform import Transform
-    from airflow_ckpt_provider.write.rejected import OnError
+    from airflow_ckpt_provider.write.rejecting import OnError
 
 
 def content_key(
