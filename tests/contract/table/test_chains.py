@@ -39,7 +39,7 @@ from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.cleanup import clean
 from airflow_ckpt_provider.write.content import content_key
 from airflow_ckpt_provider.write.pieces import SaveEvery
-from airflow_ckpt_provider.write.rejected import OnError
+from airflow_ckpt_provider.write.rejecting import OnError
 
 ROWS = 400
 
