@@ -10,6 +10,7 @@ from airflow_ckpt_provider.checkpoint.reference import reference
 from airflow_ckpt_provider.sources import Staged
 from airflow_ckpt_provider.tables.staged.format import RowsTarget
 from airflow_ckpt_provider.write.attempt import WriteAttempt
+from support.world import staged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,18 +32,7 @@ def for_next(
     """Stage rows for the next task; with ``splits``, die after so many."""
     request = world.request(key, transform=transform, mode="for_next", **changes)
     attempt = WriteAttempt(world.store, RowsTarget(rows_folder(world.store.uri, request.key.hash)), request)
-    if attempt.state is State.FREED:
-        return attempt
-    left = splits
-    while (found := attempt.next_round()) is not None:
-        work = attempt.begin("none", 1)
-        for split in sorted(found.missing, key=lambda split: split.id):
-            if left == 0:
-                return attempt
-            work.run(split, "0")
-            left = None if left is None else left - 1
-    attempt.seal()
-    return attempt
+    return attempt if attempt.state is State.FREED else staged(attempt, splits)
 
 
 def output(attempt: WriteAttempt) -> Reference:

@@ -134,18 +134,7 @@ class World:
     def stage(self, request: WriteRequest | None = None, *, splits: int | None = None, name: str = "shop.orders") -> WriteAttempt:
         """One attempt; with ``splits``, it stops after that many and does not seal, as if it had been killed there."""
         attempt = self.attempt(request, name)
-        if attempt.commit is not None:
-            return attempt
-        left = splits
-        while (found := attempt.next_round()) is not None:
-            work = attempt.begin("none", 1)
-            for split in sorted(found.missing, key=lambda split: split.id):
-                if left == 0:
-                    return attempt
-                work.run(split, "0")
-                left = None if left is None else left - 1
-        attempt.seal()
-        return attempt
+        return attempt if attempt.commit is not None else staged(attempt, splits)
 
     def commit(self, *attempts: WriteAttempt, name: str = "shop.orders") -> list[Settled]:
         return groups.commit([attempt.checkpoint for attempt in attempts], self.target(name))
@@ -167,6 +156,20 @@ class World:
         manifests = snapshot.manifests(table.io)
         data = [entry.data_file.file_path for m in manifests for entry in m.fetch_manifest_entry(table.io)]
         return {path.removeprefix("file://") for path in [*data, *(m.manifest_path for m in manifests)]}
+
+
+def staged(attempt: WriteAttempt, splits: int | None = None) -> WriteAttempt:
+    """Stage what is missing, and seal; with ``splits``, stop after that many."""
+    left = splits
+    while (found := attempt.next_round()) is not None:
+        work = attempt.begin("none", 1)
+        for split in sorted(found.missing, key=lambda split: split.id):
+            if left == 0:
+                return attempt
+            work.run(split, "0")
+            left = None if left is None else left - 1
+    attempt.seal()
+    return attempt
 
 
 def ids_of(tables: Iterable[pa.Table]) -> list[int]:
