@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
+from support import aws_models
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -66,6 +68,7 @@ def refuse_stale_versions() -> None:
 @pytest.fixture(scope="session")
 def glue_endpoint() -> Iterator[str]:
     """URL of a server of Glue and S3 that refuses stale versions."""
+    aws_models.keep()
     yield from _server("checked")
 
 

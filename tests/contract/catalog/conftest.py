@@ -37,6 +37,6 @@ def world(backend, mode, tmp_path):
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    started = Runs(tmp_path_factory.mktemp("runs"))
+    started = Runs(tmp_path_factory.mktemp("runs"), "iceberg", "glue")
     yield started
     started.close()

@@ -33,10 +33,11 @@ _THEIRS = (
 )
 
 
-def import_everything(*, lance: bool) -> None:
+def import_everything(*, lance: bool, glue: bool = False) -> None:
     """Import what a run would, and begin nothing: whatever has threads or files must be made by the run itself.
 
     :param lance: for runs into Lance datasets.
+    :param glue: for runs on a Glue catalog.
     """
     for name in _THEIRS:
         importlib.import_module(name)
@@ -44,6 +45,11 @@ def import_everything(*, lance: bool) -> None:
         found = importlib.import_module(f"airflow_ckpt_provider.{package}")
         for module in pkgutil.walk_packages(found.__path__, f"{found.__name__}."):
             importlib.import_module(module.name)
+    if glue:
+        importlib.import_module("pyiceberg.catalog.glue")
+        from support.aws_models import read_glue
+
+        read_glue()
     _read_documents()
     _ask_a_catalog()
     if lance:

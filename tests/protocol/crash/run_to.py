@@ -303,7 +303,7 @@ def _continued(pid: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    import_everything(lance="lance" in sys.argv[1:])
+    import_everything(lance="lance" in sys.argv[1:], glue="glue" in sys.argv[1:])
     _THERE.update(sys.modules)
     gc.freeze()
     here = _Here()

@@ -62,14 +62,14 @@ class Runs:
     """Starts runs by forking a process that has everything imported; those that nothing happens to are run by another, which has
     run others before.
 
-    :param table_format: of the worlds' tables.
+    :param kinds: of the worlds: ``iceberg`` or ``lance``, and ``glue`` if some have that catalog.
     """
 
-    def __init__(self, folder: Path, table_format: str = "iceberg") -> None:
+    def __init__(self, folder: Path, *kinds: str) -> None:
         self._folder = folder
         self._numbers = itertools.count()
         self._suspended: set[int] = set()
-        self._forking, self._lasting = (_Process(folder, table_format) for _ in range(2))
+        self._forking, self._lasting = (_Process(folder, kinds) for _ in range(2))
 
     def close(self) -> None:
         """End the processes, and what a failed test left suspended."""
@@ -126,12 +126,12 @@ class Runs:
 class _Process:
     """A process that is asked to run something."""
 
-    def __init__(self, home: Path, table_format: str) -> None:
+    def __init__(self, home: Path, kinds: tuple[str, ...]) -> None:
         path = f"{_TESTS}:{_TESTS.parent}"
         environment = {"PYTHONPATH": path, "PATH": "/usr/bin:/bin", "HOME": str(home), "OPENBLAS_NUM_THREADS": "1"}
         environment["SSL_CERT_FILE"] = os.environ["SSL_CERT_FILE"]
         self._process = subprocess.Popen(
-            [sys.executable, str(_TESTS / "protocol" / "crash" / "run_to.py"), table_format],
+            [sys.executable, str(_TESTS / "protocol" / "crash" / "run_to.py"), *kinds],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
