@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, is_probe, place_of
+from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, is_probe, is_row_file, place_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -76,7 +76,7 @@ class Inventory:
             if place is None:
                 if is_probe(listed.name):
                     inventory.probes[listed.name] = listed.modified
-                else:
+                elif not is_row_file(listed.name):
                     inventory.foreign += 1
                 continue
             of_key = inventory.generations.setdefault(place.key_hash, {})

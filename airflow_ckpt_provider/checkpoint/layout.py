@@ -31,11 +31,14 @@ _STAYS = re.compile(r"(?:header|group|commit|discard|compact)\.json|groups/[0-9a
 
 #: What a clean-up removes of a generation that is done. An object of a name that is in neither list is none of ours.
 _RECORD = re.compile(
-    r"plan(?:-[0-9]+)?\.json\.zst|seal(?:-[0-9]+)?\.json|(?:attempts|staged|codes)/[^/]+\.json|continue/[0-9]+\.json"
+    r"plan(?:-[0-9]+)?\.json\.zst|seal(?:-[0-9]+)?\.json|(?:attempts|staged|codes|readers)/[^/]+\.json|continue/[0-9]+\.json"
     r"|pieces/[^/]+\.json|ids/[^/]+\.parquet"
 )
 
 _LAST = re.compile(r"attempts/|seal-")
+
+#: Rows that are staged for the next task: they are the table of their key, which is cleaned up as any other.
+_ROWS = re.compile(r"^[0-9a-f]{20}/rows/data/[^/]+$")
 
 _PROBE = re.compile(r"^clock/[0-9a-f]{32}$")
 
@@ -267,6 +270,11 @@ def place_of(name: str) -> Place | None:
     if match is None or not (_STAYS.fullmatch(match["rest"]) or _RECORD.fullmatch(match["rest"])):
         return None
     return Place(match["key_hash"], int(match["generation"]), match["rest"])
+
+
+def is_row_file(name: str) -> bool:
+    """Whether an object has rows for the next task."""
+    return _ROWS.fullmatch(name) is not None
 
 
 def in_order_of_removal(names: Iterable[str]) -> list[list[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_ckpt_provider.checkpoint.readers import is_done, readers_of
+from airflow_ckpt_provider.checkpoint.readers import is_done, readers_of, was_used
 from airflow_ckpt_provider.tables.format import mode_type
 
 if TYPE_CHECKING:
@@ -24,17 +24,24 @@ def give_up_read(checkpoint: Checkpoint, not_begun: NotBegun, *, discard: bool) 
     :returns: why they stay; empty if they are given up.
     """
     if checkpoint.discarded() is None:
-        left = _why_kept(checkpoint, not_begun, discard=discard)
+        left = why_kept(checkpoint, not_begun, discard=discard)
         if left:
             return left
         why = "all tasks that read it were done" if readers_of(checkpoint) else "it was cleaned up unread"
-        checkpoint.discard(why, freed=checkpoint.sealed() is not None)
+        # Rows of which nothing came are computed again for whoever asks for them.
+        checkpoint.discard(why, freed=was_used(checkpoint) and checkpoint.sealed() is not None)
     # In this order: whoever begins to read after the tombstone was put, sees it.
+    return still_reading(checkpoint)
+
+
+def still_reading(checkpoint: Checkpoint) -> str:
+    """Why rows that were given up stay; empty if none who had begun to read them needs them."""
     reading = _reading(checkpoint)
     return f"the key {reading[0]!r} had begun to read it" if reading else ""
 
 
-def _why_kept(checkpoint: Checkpoint, not_begun: NotBegun, *, discard: bool) -> str:
+def why_kept(checkpoint: Checkpoint, not_begun: NotBegun, *, discard: bool) -> str:
+    """Why rows that other tasks read are not given up; empty if they can be. See ``give_up_read``."""
     reading = _reading(checkpoint)
     if discard and not reading:
         return ""

@@ -6,7 +6,8 @@ what is older:
 - a committed generation keeps a compact record, from which whoever asks about it later is answered, and loses all other records but
   header, group and commit, if nothing needs them (see ``needs``) and its table does not contradict its commit;
 - a discarded one keeps its header and its tombstone, unless a commit of it may be under way;
-- one that is neither keeps everything, or is discarded first, if that is asked for.
+- one that is neither keeps everything, or is discarded first, if that is asked for;
+- rows for other tasks go once all who have read them are done, and their records stay to answer whoever clears their run.
 
 Each step can be the last: a generation has all its records or its compact record, at any moment. A sweep that is repeated goes on
 where the one before it was killed, and two may run at the same time.
@@ -26,6 +27,7 @@ from airflow_ckpt_provider.checkpoint.documents import Header
 from airflow_ckpt_provider.checkpoint.inventory import Inventory
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, in_order_of_removal, place_of
+from airflow_ckpt_provider.checkpoint.readers import was_used
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
 from airflow_ckpt_provider.checkpoint.store import ObjectGoneError, StoreError
 from airflow_ckpt_provider.exceptions import (
@@ -38,8 +40,10 @@ from airflow_ckpt_provider.exceptions import (
     TableMissingError,
     first_line,
 )
+from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.tables.summary import trace_of
 from airflow_ckpt_provider.write.cleanup import Listings, landed_or_barred, unfinished
+from airflow_ckpt_provider.write.freeing import give_up_read, still_reading, why_kept
 from airflow_ckpt_provider.write.membership import group_of
 from airflow_ckpt_provider.write.needs import Candidate, reason_to_keep
 
@@ -209,6 +213,10 @@ class Sweep:
             key.bare.add(generation)
             return self._removed(checkpoint, state, objects, [])
         table = self._target_of(checkpoint)
+        mode = mode_type(checkpoint.header)
+        if not mode.lands and state in {State.SEALED, State.DISCARDED, State.FREED}:
+            answers = mode.stays_freed(checkpoint.header.parameters)
+            return self._for_next(checkpoint, table, state, objects, before, answers=answers)
         known = {trace_of(one.header) for one in generations.values()}
         commit, barred = landed_or_barred(checkpoint, table, known, record=not self._dry_run)
         if commit is not None:
@@ -249,6 +257,37 @@ class Sweep:
                 if opened.header.replaces == checkpoint.header.generation:
                     return number
         return None
+
+    # -- rows for other tasks -----------------------------------------------------------------------------------------
+
+    def _for_next(
+        self, checkpoint: Checkpoint, table: Table, state: State, objects: GenerationObjects, before: datetime, *, answers: bool
+    ) -> SweptGeneration:
+        """Sweep rows that were staged for other tasks: those stay whose readers are not done.
+
+        :param answers: whether the records of freed rows stay, to answer whoever clears their run.
+        """
+        discard = self._abandoned == "discard"
+        if state is State.SEALED:
+            if any(listed.modified >= before for listed in self._store.listed(checkpoint.paths.root)):
+                return _kept(checkpoint, state, "an attempt of it, or a task that reads it, has gone on since this clean-up began")
+            look = why_kept if self._dry_run else give_up_read
+            left = look(checkpoint, lambda _, __: (), discard=discard)
+        else:
+            left = still_reading(checkpoint)
+        if left:
+            return _kept(checkpoint, checkpoint.state(), left)
+        files = self._orphans(StagedWrite(checkpoint), table, None)
+        if not self._dry_run:
+            table.remove(checkpoint.header.table, files)
+        is_freed = state is State.FREED or (state is State.SEALED and was_used(checkpoint))
+        now = State.FREED if is_freed else State.DISCARDED
+        if not (is_freed and answers):
+            return self._removed(checkpoint, now, objects, files, with_attempts=state is not State.SEALED)
+        if not files:
+            return _kept(checkpoint, now, "its rows are removed, and its records answer whoever clears its run")
+        name, root, generation = checkpoint.key.value, checkpoint.paths.root.rstrip("/"), checkpoint.header.generation
+        return SweptGeneration(name, root, generation, now, files=len(files), file_bytes=sum(file.bytes for file in files))
 
     # -- discarded, or abandoned --------------------------------------------------------------------------------------
 

@@ -398,6 +398,17 @@ def test_rows_that_another_task_is_to_read_stay(world):
     assert second.checkpoint.sealed().rows == ROWS
 
 
+def test_rows_whose_only_reader_was_given_up_are_computed_again_when_their_run_is_cleared(world):
+    first = for_next(world)
+    world.stage(world.request("write", source=read(world, first), transform=doubled), splits=2)
+    cleaned(world, "write", discard_unfinished=True)
+    assert cleaned(world, "parse")[0].files == 4
+    again = for_next(world)
+    assert again.checkpoint.header.generation == 2
+    assert written(world, read(world, again)).landed_now
+    assert world.read() == wanted()
+
+
 def test_a_chain_is_freed_from_its_end(world):
     first = for_next(world, "parse")
     second = for_next(world, "embed", doubled, source=read(world, first))
