@@ -16,7 +16,7 @@ from support.forging import forge
 from support.world import rows
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
-from airflow_ckpt_provider.checkpoint.documents import Member
+from airflow_ckpt_provider.checkpoint.documents import Connections, Member
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.readers import read_by, readers_of
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
@@ -247,6 +247,14 @@ def test_who_reads_is_known_before_anything_is_planned(world):
     source.begin_reading(attempt.checkpoint.header)
     assert [record.reader for record in readers_of(first.checkpoint)] == [Member(key="write", generation=1)]
     assert attempt.checkpoint.plan() is None
+
+
+def test_a_reader_has_the_store_of_the_rows(world):
+    """In which alone it can be told whether somebody still needs them."""
+    source = read(world, for_next(world))
+    connections = Connections(table="iceberg_default", spark="spark_default", checkpoint="another")
+    with pytest.raises(InvalidInputError, match="Give both tasks the same one"):
+        world.stage(world.request("write", source=source, transform=doubled, connections=connections))
 
 
 def test_rows_that_were_freed_are_not_read_and_not_computed_again(world):
