@@ -253,7 +253,7 @@ def test_a_reader_has_the_store_of_the_rows(world):
     """In which alone it can be told whether somebody still needs them."""
     source = read(world, for_next(world))
     connections = Connections(table="iceberg_default", spark="spark_default", checkpoint="another")
-    with pytest.raises(InvalidInputError, match="Give both tasks the same one"):
+    with pytest.raises(InvalidInputError, match="Give both the same one"):
         world.stage(world.request("write", source=source, transform=doubled, connections=connections))
 
 
