@@ -134,9 +134,9 @@ class StagedRows:
         """
         if reader.connections.checkpoint != self.conn_id:
             raise InvalidInputError(
-                f"The rows of the key {self._references[0]['idempotence_key']!r} are in the store of {self.conn_id!r}, and the task of "
-                f"the key {reader.key!r} has checkpoint_conn_id={reader.connections.checkpoint!r}. Give both the same one: rows are "
-                "freed by what their store says of those who read them."
+                f"The rows of the key {self._references[0]['idempotence_key']!r} are in the store of {self.conn_id!r}, and the "
+                f"task of the key {reader.key!r} has checkpoint_conn_id={reader.connections.checkpoint!r}. Give both the same one: "
+                "rows are freed by what their store says of those who read them."
             )
         for checkpoint in self._checkpoints():
             begin_reading(checkpoint, reader)
