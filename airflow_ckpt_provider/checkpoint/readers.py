@@ -112,3 +112,13 @@ def is_done(reader: ReadBy, read: Checkpoint) -> bool:
     """
     checkpoint = Checkpoint.at(read.store, IdempotenceKey(reader.reader.key), reader.reader.generation)
     return checkpoint.committed() is not None or checkpoint.discarded() is not None
+
+
+def was_used(read: Checkpoint) -> bool:
+    """Whether anything came of the rows: a reader has landed, or its own rows were used. Others were only given up."""
+    return any(
+        reader.committed() is not None or ((tombstone := reader.discarded()) is not None and tombstone.freed)
+        for reader in (
+            Checkpoint.at(read.store, IdempotenceKey(record.reader.key), record.reader.generation) for record in readers_of(read)
+        )
+    )

@@ -72,6 +72,9 @@ class CheckpointCleanupOperator(BaseOperator):
     the same. It cannot be replaced by ``on_rerun="replace"`` any more, and a cleared stage cannot tell what there is to read since.
     Writes of other connections than these are kept. A sweep can be killed and repeated, and run beside anything else.
 
+    Rows that were staged for other tasks go in a sweep once all who have read them are done; with ``abandoned="discard"`` also
+    those that nobody has read, and those of ``reuse="content"``.
+
     :param checkpoint: a checkpoint reference, such as ``stage.output``; a list of them; or an idempotence key (templated)
     :param discard_unfinished: give up what is staged and not committed, and remove it, too. For writes that nobody will finish; an
         attempt that is running loses its work. Not for a sweep, which has ``abandoned``

@@ -128,7 +128,16 @@ class StagedRows:
         return described(self._references)
 
     def begin_reading(self, reader: Header) -> None:
-        """Record who reads the rows; see ``checkpoint.readers``."""
+        """Record who reads the rows; see ``checkpoint.readers``.
+
+        :raises InvalidInputError: for a reader of another store: whether that one is done could not be told in this one.
+        """
+        if reader.connections.checkpoint != self.conn_id:
+            raise InvalidInputError(
+                f"The rows of the key {self._references[0]['idempotence_key']!r} are in the store of {self.conn_id!r}, and the "
+                f"task of the key {reader.key!r} has checkpoint_conn_id={reader.connections.checkpoint!r}. Give both the same one: "
+                "rows are freed by what their store says of those who read them."
+            )
         for checkpoint in self._checkpoints():
             begin_reading(checkpoint, reader)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_ckpt_provider.checkpoint.readers import is_done, readers_of
+from airflow_ckpt_provider.checkpoint.readers import is_done, readers_of, was_used
 from airflow_ckpt_provider.tables.format import mode_type
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ def give_up_read(checkpoint: Checkpoint, not_begun: NotBegun, *, discard: bool, 
         if left:
             return left
         why = "all tasks that read it were done" if readers_of(checkpoint) else "it was cleaned up unread"
-        checkpoint.discard(why, freed=checkpoint.sealed() is not None)
+        # Rows of which nothing came are computed again for whoever asks for them.
+        checkpoint.discard(why, freed=was_used(checkpoint) and checkpoint.sealed() is not None)
     # In this order: whoever begins to read after the tombstone was put, sees it.
     return being_read(checkpoint)
 

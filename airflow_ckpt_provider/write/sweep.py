@@ -6,7 +6,8 @@ what is older:
 - a committed generation keeps a compact record, from which whoever asks about it later is answered, and loses all other records but
   header, group and commit, if nothing needs them (see ``needs``) and its table does not contradict its commit;
 - a discarded one keeps its header and its tombstone, unless a commit of it may be under way;
-- one that is neither keeps everything, or is discarded first, if that is asked for.
+- one that is neither keeps everything, or is discarded first, if that is asked for;
+- rows for other tasks go once all who have read them are done, and their records stay to answer whoever clears their run.
 
 Each step can be the last: a generation has all its records or its compact record, at any moment. A sweep that is repeated goes on
 where the one before it was killed, and two may run at the same time.

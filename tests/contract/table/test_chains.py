@@ -16,7 +16,7 @@ from support.forging import forge
 from support.world import rows
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
-from airflow_ckpt_provider.checkpoint.documents import Member
+from airflow_ckpt_provider.checkpoint.documents import Connections, Member
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.readers import read_by, readers_of
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
@@ -249,6 +249,14 @@ def test_who_reads_is_known_before_anything_is_planned(world):
     assert attempt.checkpoint.plan() is None
 
 
+def test_a_reader_has_the_store_of_the_rows(world):
+    """In which alone it can be told whether somebody still needs them."""
+    source = read(world, for_next(world))
+    connections = Connections(table="iceberg_default", spark="spark_default", checkpoint="another")
+    with pytest.raises(InvalidInputError, match="Give both the same one"):
+        world.stage(world.request("write", source=source, transform=doubled, connections=connections))
+
+
 def test_rows_that_were_freed_are_not_read_and_not_computed_again(world):
     first = for_next(world)
     before = output(first)
@@ -396,6 +404,17 @@ def test_rows_that_another_task_is_to_read_stay(world):
     assert "'other' reads it" in cleaned(world, "parse", **waiting)[0].left
     assert len(files_of(world)) == 8
     assert second.checkpoint.sealed().rows == ROWS
+
+
+def test_rows_whose_only_reader_was_given_up_are_computed_again_when_their_run_is_cleared(world):
+    first = for_next(world)
+    world.stage(world.request("write", source=read(world, first), transform=doubled), splits=2)
+    cleaned(world, "write", discard_unfinished=True)
+    assert cleaned(world, "parse")[0].files == 4
+    again = for_next(world)
+    assert again.checkpoint.header.generation == 2
+    assert written(world, read(world, again)).landed_now
+    assert world.read() == wanted()
 
 
 def test_a_chain_is_freed_from_its_end(world):
