@@ -332,6 +332,16 @@ def test_a_plan_has_the_key_of_the_input_that_it_reads(world):
     assert content_key(source, {}, Transform(marked), None) != key
 
 
+def test_a_plan_of_a_table_has_the_key_of_its_snapshot(world):
+    world.add(range(5))
+    source, options = world.as_source, world.source_options
+    key = content_key(source, options, Transform(marked), None)
+    attempt = for_next(world, key.value, source=source, options=options, parameters={"reuse": "content"})
+    assert content_key(source, options, Transform(marked), None, planned=attempt.checkpoint.plan().splits) == key
+    world.add(range(5, 10))
+    assert content_key(source, options, Transform(marked), None) != key
+
+
 def test_content_that_was_computed_once_more_is_not_read_by_the_plan_of_what_was_before(world):
     first = content(world)
     world.stage(world.request("write", source=read(world, first), transform=doubled), splits=2)
