@@ -143,7 +143,7 @@ def wait(done, timeout_s):
     end = time.monotonic() + timeout_s
     while not done():
         assert time.monotonic() < end, "not in time"
-        time.sleep(0.2)
+        time.sleep(0.5)
 
 
 def staged(world):

@@ -89,7 +89,6 @@ class LiveAirflow:
             AIRFLOW__API_AUTH__JWT_SECRET=secrets.token_hex(32),
             AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT=str(log_port),
             AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT=str(trigger_port),
-            AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME="0.2",
             AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL="5",
             AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL="600",
             **(environment or {}),
@@ -154,7 +153,7 @@ class LiveAirflow:
                     + (f"{dead[0]} ended" if dead else f"not after {timeout_s:.0f} s")
                     + f"; see {self.home}/*.log"
                 )
-            time.sleep(0.3)
+            time.sleep(0.5)
 
     def _get(self, path: str) -> Any:
         try:
