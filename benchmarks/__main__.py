@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import (
+    against_datachain,
     against_spark,
     bounded,
     checkpoint_cost,
@@ -29,7 +30,7 @@ from benchmarks.stage import session
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
-SECTIONS = "abcdefghijklmnrtu"
+SECTIONS = "abcdefghijklmnrtuv"
 
 
 def main() -> int:
@@ -57,6 +58,9 @@ def main() -> int:
     if "u" in options.only:
         report.begin("(u) a slow function of rows, saved in pieces")
         report.add(pieces.measure(options.cache, options.slow_rows, options.repeats), pieces.NOTE)
+    if "v" in options.only:
+        report.begin("(v) the same by DataChain")
+        report.add(against_datachain.measure(options.cache, options.slow_rows, options.repeats), against_datachain.NOTE)
     report.begin("done")
     text = report.markdown()
     print("\n" + text)
@@ -141,7 +145,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--address-space", type=int, default=16, help="GiB that another tool may allocate for it (default: 16)")
     parser.add_argument("--many-files", type=int, default=100_000, help="files of (g), (h) and (i) (default: 100000)")
     parser.add_argument("--snapshots", type=int, default=5_000, help="snapshots of the long history of (i) (default: 5000)")
-    parser.add_argument("--slow-rows", type=int, default=2_000, help="rows of the slow function of (u) (default: 2000)")
+    parser.add_argument("--slow-rows", type=int, default=2_000, help="rows of the slow function of (u) and (v) (default: 2000)")
     parser.add_argument("--only", default=SECTIONS, help=f"sections to run, some of {SECTIONS} (default: all)")
     parser.add_argument(
         "--cache",

@@ -39,7 +39,7 @@ NOTE = (
     "again is counted in the function's own log, and its limit is what all tasks compute in one interval."
 )
 
-_SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "half", DoubleType()))
+SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "half", DoubleType()))
 
 
 def measure(cache: Path, rows: int, repeats: int) -> list[Line]:
@@ -51,10 +51,10 @@ def measure(cache: Path, rows: int, repeats: int) -> list[Line]:
         for number in range(SPLITS):
             ids = range(number * rows // SPLITS, (number + 1) * rows // SPLITS)
             pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), folder / f"{number}.parquet")
-        here.create_table("made", _SCHEMA)
+        here.create_table("made", SCHEMA)
         for number in range(repeats):
-            saved.append(_run(here, f"saved-{number}", SAVE_S)["seconds"])
-            plain.append(_run(here, f"plain-{number}", 1e6)["seconds"])
+            saved.append(stage_once(here, f"saved-{number}", SAVE_S)["seconds"])
+            plain.append(stage_once(here, f"plain-{number}", 1e6)["seconds"])
             again.append(_killed(here, f"killed-{number}", rows))
     limit = SPLITS * SAVE_S / CALL_S
     ratios = [one / other for one, other in zip(saved, plain, strict=True)]
@@ -77,16 +77,17 @@ def measure(cache: Path, rows: int, repeats: int) -> list[Line]:
     ]
 
 
-def _run(here: Place, key: str, save_s: float, die_at: int | None = None) -> Outcome:
+def stage_once(here: Place, key: str, save_s: float, die_at: int | None = None) -> Outcome:
+    """One attempt, in a process of its own; see ``stage``."""
     return child.run("pieces:stage", root=str(here.root), key=key, save_s=save_s, die_at=die_at)
 
 
 def _killed(here: Place, key: str, rows: int) -> int:
     """Rows that were computed more than once, by a run that was killed and its retry."""
-    first = _run(here, key, SAVE_S, int(KILLED_AT * rows))
+    first = stage_once(here, key, SAVE_S, int(KILLED_AT * rows))
     if first.result is not None:
         raise RuntimeError("The run that was to be killed came to its end.")
-    if _run(here, key, SAVE_S)["rows"] != rows:
+    if stage_once(here, key, SAVE_S)["rows"] != rows:
         raise RuntimeError(f"{rows} rows must be sealed.")
     calls = (here.root / f"{key}.log").read_text().split()
     if {*map(int, calls)} != set(range(rows)):

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-import sysconfig
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.parquet as pq
 
 from benchmarks import child
+from benchmarks.environments import python_with
 from benchmarks.report import Line
 from benchmarks.stage import MASTER, place
 from benchmarks.upsert_sides import versions
 from benchmarks.wide_table import FILES, SOURCE_FILES, upsert
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from benchmarks.child import Outcome
     from benchmarks.stage import Place
     from benchmarks.wide_table import Upsert
@@ -38,8 +36,6 @@ SIZES = (30_000, 100_000, 300_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000)
 
 #: dlt is far from full size, so it is not given more than this, in seconds.
 DLT_LIMIT_S = 300.0
-
-_REQUIREMENTS = Path(__file__).parent / "dlt.txt"
 
 
 class _Side(NamedTuple):
@@ -177,7 +173,7 @@ def _pyiceberg(cache: Path, data: Upsert, limit_s: float, address_space: int) ->
 
 
 def _dlt(cache: Path, data: Upsert, limit_s: float, address_space: int) -> Outcome:
-    python = _dlt_python(cache)
+    python = python_with(cache, "dlt")
     with place(cache) as here:
         rows = here.root / "rows"
         rows.mkdir()
@@ -206,19 +202,3 @@ def _require(data: Upsert, found: dict[int, int]) -> None:
     expected = {0: data.rows - data.changed, 1: data.changed, 2: data.changed}
     if found != expected:
         raise RuntimeError(f"There are rows of these versions: {found}; there must be {expected}.")
-
-
-def _dlt_python(cache: Path) -> Path:
-    """The interpreter of dlt's own environment, which is made once."""
-    home = cache / "dlt-venv"
-    stamp = home / "installed"
-    wanted = _REQUIREMENTS.read_text()
-    if not stamp.exists() or stamp.read_text() != wanted:
-        print(f"    installing dlt into {home} ...", flush=True)
-        shutil.rmtree(home, ignore_errors=True)
-        uv = str(Path(sysconfig.get_path("scripts")) / "uv")
-        subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(home)], check=True)
-        command = [uv, "pip", "install", "--quiet", "--python", str(home / "bin" / "python"), "-r", str(_REQUIREMENTS)]
-        subprocess.run(command, check=True)
-        stamp.write_text(wanted)
-    return home / "bin" / "python"

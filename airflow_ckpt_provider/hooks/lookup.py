@@ -74,7 +74,7 @@ class OwnConnections(NamedTuple):
         """
         store = self.store_of(pointer)
         if isinstance(pointer, str):
-            if not mode_type(checkpoint.header).lands:
+            if _is_for_next(checkpoint):
                 return Connections(table=store, spark=DEFAULT_SPARK, checkpoint=store)
             given, kind = {"iceberg": self.iceberg, "lance": self.lance or ""}, checkpoint.header.table.format
             if kind not in given:
@@ -92,7 +92,7 @@ class OwnConnections(NamedTuple):
         :raises BindingMismatchError: naming both.
         """
         header = checkpoint.header
-        if not mode_type(header).lands and header.table.identifier != rows_folder(checkpoint.store.uri, checkpoint.key.hash):
+        if _is_for_next(checkpoint) and header.table.identifier != rows_folder(checkpoint.store.uri, checkpoint.key.hash):
             raise BindingMismatchError(
                 f"The checkpoint of the key {checkpoint.key.value!r} says that its rows are staged in {header.table.identifier}, "
                 f"and they belong below {checkpoint.store.uri}. The store was altered; nothing was changed."
@@ -172,7 +172,7 @@ def reached(pointer: str | Reference, until: State, connections: OwnConnections)
     checkpoint = find_checkpoint(pointer, connections)
     if checkpoint is None:
         return False
-    if until is State.COMMITTED and not mode_type(checkpoint.header).lands:
+    if until is State.COMMITTED and _is_for_next(checkpoint):
         raise InvalidInputError(
             f"The rows of the key {checkpoint.key.value!r} are staged for the next task to read, and no commit lands them: this "
             "task would wait in vain. Wait with until='sealed'."
@@ -190,3 +190,11 @@ def reached(pointer: str | Reference, until: State, connections: OwnConnections)
     if state is State.DISCARDED and not isinstance(pointer, str):
         checkpoint.require_live()
     return False
+
+
+def _is_for_next(checkpoint: Checkpoint) -> bool:
+    """Whether the rows of a checkpoint are for another task to read; a header of no known format or mode does not say so."""
+    try:
+        return not mode_type(checkpoint.header).lands
+    except InvalidInputError:
+        return False
