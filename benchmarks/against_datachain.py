@@ -28,7 +28,7 @@ BATCHES = (100, 1000)
 NOTE = (
     f"(v) The function of (u), over the same Parquet files, on {MASTER} and by DataChain 0.62.0 with `parallel=2` in an "
     "environment of its own; wall time of whole processes, from their start to their end, so that it has the start of Spark. After "
-    f"the crash: of the process that goes on, once the first one was killed with {KILLED_AT:.0%} of the rows computed. DataChain has "
+    f"the crash: of the process that goes on, once the first was killed with {KILLED_AT:.0%} of the rows computed. DataChain has "
     f"the batch size, of {' and '.join(map(str, BATCHES))}, with which it is faster; this project saves every {SAVE_S:g} s."
 )
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.checkpoint.documents import Origin, ReadBy
 
-#: States of task instances that will not read anything.
-_OVER = {TaskInstanceState.REMOVED, TaskInstanceState.SKIPPED}
+#: States of task instances that have read what they read, or will not read anything.
+_OVER = {TaskInstanceState.REMOVED, TaskInstanceState.SKIPPED, TaskInstanceState.SUCCESS}
 
 
 class ReadersToCome:
@@ -33,25 +33,22 @@ class ReadersToCome:
         self._context = context
 
     def __call__(self, checkpoint: Checkpoint, readers: Sequence[ReadBy]) -> list[str]:
+        """Ids of those tasks.
+
+        :param readers: who has begun; a task that has and is not done is known to read, without Airflow.
+        """
+        del readers
         origin, dag = checkpoint.header.origin, self._context["dag"]
         if origin.dag_id != dag.dag_id or origin.run_id.startswith(TEMPORARY_RUN) or origin.task_id not in dag.task_ids:
             return []
         following = [task.task_id for task in dag.get_task(origin.task_id).downstream_list if _may_read(task)]
-        begun = {
-            task_id: {
-                reader.origin.map_index
-                for reader in readers
-                if (reader.origin.dag_id, reader.origin.task_id, reader.origin.run_id) == (dag.dag_id, task_id, origin.run_id)
-            }
-            for task_id in following
-        }
-        return [task_id for task_id, indexes in begun.items() if len(indexes) < self._instances(origin, task_id)]
+        return [task_id for task_id in following if self._to_come(origin, task_id)]
 
-    def _instances(self, origin: Origin, task_id: str) -> int:
+    def _to_come(self, origin: Origin, task_id: str) -> bool:
+        """Whether an instance of a task has not ended well. One that has, and has not said that it reads, does not read this."""
         states = ["null", *(state.value for state in TaskInstanceState if state not in _OVER)]
-        return int(
-            self._context["ti"].get_ti_count(dag_id=origin.dag_id, task_ids=[task_id], run_ids=[origin.run_id], states=states)
-        )
+        ti, run = self._context["ti"], origin.run_id
+        return bool(ti.get_ti_count(dag_id=origin.dag_id, task_ids=[task_id], run_ids=[run], states=states))
 
 
 def _may_read(task: object) -> bool:

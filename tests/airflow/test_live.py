@@ -18,9 +18,9 @@ pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(400)]
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory):
-    """Both examples in one Airflow, triggered at once."""
+    """All examples in one Airflow, triggered at once."""
     with LiveAirflow(tmp_path_factory.mktemp("examples") / "home", EXAMPLES) as airflow:
-        yield airflow, {name: airflow.trigger(name) for name in ("example_flights", "example_embeddings")}
+        yield airflow, {name: airflow.trigger(name) for name in ("example_flights", "example_embeddings", "example_documents")}
 
 
 def test_the_flights_example_is_killed_retried_and_lands_every_flight_once(examples):
@@ -62,6 +62,30 @@ def test_the_embeddings_example_is_killed_retried_and_answers_who_is_near(exampl
     assert nearest[0] == "Chicago Ohare Intl"
     assert len(nearest) == 5
     assert any("Chicago" in name for name in nearest[1:])
+
+
+def test_the_documents_example_goes_on_with_a_corrected_function_and_frees_what_it_staged(examples):
+    airflow, runs = examples
+    home, run = airflow.home, runs["example_documents"]
+    assert airflow.wait_for(run, 350) == "success"
+    assert run.tries("vectors") == ["failed", "success"]
+    pieces = run.returned("chunks")["rows"]
+    vectors = run.returned("vectors")
+    # Two codes have computed it, and what the first one has done was not done again.
+    assert len(vectors["computed_by"]) == 2
+    assert vectors["rows"] == pieces == run.returned("commit_vectors")["rows"]
+    assert vectors["splits"]["recovered"] + vectors["splits"]["written"] == vectors["splits"]["total"] == 4
+    assert run.returned("commit_words")["rows"] == run.returned("land_topics")
+    assert not list(home.rglob("rows/data/*"))
+    code = (
+        "import lance, sys; dataset = lance.dataset(sys.argv[1]); dataset.validate(); "
+        "rows = dataset.to_table(columns=['topic', 'number']).to_pylist(); "
+        "print(len(rows), len({(row['topic'], row['number']) for row in rows}))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code, str(home / "checkpoints" / "topics.lance")], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.split() == [str(pieces)] * 2
 
 
 DAG_FILE = """
