@@ -23,7 +23,8 @@ REDACTED = rf"(?i){_NAMED}|://[^/?#\s]+@"
 
 _NAME = re.compile(_NAMED, re.IGNORECASE)
 _NO_SECRET = re.compile(r"(?i)path|file$|application_credentials|provider|class|regex|duration|expir|enabled|lifetime|interval")
-_USER_INFO = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)(?P<user>[^/?#\s'\"]+)@", re.IGNORECASE)
+#: The length of the scheme is bounded: looking for it from each character of a long text would take the square of its length.
+_USER_INFO = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)(?P<user>[^/?#\s'\"]+)@", re.IGNORECASE)
 _IN_VALUE = re.compile(r"(?i)private_key|BEGIN [A-Z ]*PRIVATE KEY|(password|secret|token|sig|accountkey)=")
 
 #: Shorter values are too often parts of other words to be taken out of a text.
