@@ -3,8 +3,7 @@
 Arguments: folder of the Parquet files, log of the calls, seconds of a call, rows of a batch.
 """
 
-from __future__ import annotations
-
+# DataChain reads the types of the function's signature as they are.
 import sys
 import time
 

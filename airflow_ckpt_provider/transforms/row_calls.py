@@ -33,7 +33,7 @@ class _LargestStep(NamedTuple):
         return rows >= self.rows or made >= self.made or seconds >= self.seconds
 
 
-LARGEST_STEP = _LargestStep(1024, 8192, 0.5)
+LARGEST_STEP = _LargestStep(1024, 8192, 0.1)
 
 
 class RowCalls:

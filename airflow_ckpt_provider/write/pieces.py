@@ -104,6 +104,7 @@ class Input:
         :raises RowCountError: if some rows have neither become one nor been rejected (I2).
         """
         begin, start, made, kept = self.row, time.monotonic(), 0, 0
+        last = start
         for batch, done, failed in self._steps:
             if batch is not None:
                 made += batch.num_rows
@@ -113,8 +114,11 @@ class Input:
                 kept += failed.rows.num_rows
             self._rejecting.done(done, failed)
             self.row += done
-            if done and save.is_due(self.row - begin, time.monotonic() - start):
+            now = time.monotonic()
+            # Before it is too late: the next step takes about as long as this one did.
+            if done and save.is_due(self.row - begin, 2 * now - start - last):
                 break
+            last = now
         else:
             self.ended = True
         if self._one_each and made + kept != self.row - begin:
