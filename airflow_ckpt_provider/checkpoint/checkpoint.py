@@ -223,7 +223,7 @@ class Checkpoint:
         return self.names_of(recorded)
 
     def names_of(self, attempts: Iterable[str]) -> OwnNames:
-        """Which files these attempts have written for this generation."""
+        """The names of the files that these attempts have written for this generation."""
         return OwnNames(self.paths.key_hash, self.paths.generation, frozenset(attempts))
 
     def staged_ids(self) -> set[str]:
@@ -430,7 +430,7 @@ class Checkpoint:
         return first
 
     def compacted(self) -> Compact | None:
-        """What stays of a committed generation whose records are removed, or are about to be; None of any other."""
+        """The compact record of a generation whose records a sweep has removed, or is about to remove; None of any other."""
         return self.store.read(self.paths.compact, Compact)
 
     def require_not_removed(self) -> None:

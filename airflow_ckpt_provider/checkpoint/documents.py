@@ -218,7 +218,7 @@ class Split(Part, frozen=True, kw_only=True):
 
     @property
     def is_input(self) -> bool:
-        """Whether rows of the input are read, and not the table's own work done."""
+        """Whether the split reads rows of the input, and does no work of the table's own."""
         return self.task in {READ, AGAIN}
 
 
@@ -351,7 +351,7 @@ class Staged(Document, frozen=True, kw_only=True, tag="staged"):
 
     @property
     def rejects_its_own(self) -> bool:
-        """Whether the rejected rows that it names are of its split, each file once."""
+        """Whether the record names rejected rows of its own split only, each file once."""
         return all(file.split == self.split for file in self.rejected) and len({*self.rejected}) == len(self.rejected)
 
     def intermediate_as(self, *kinds: type[AnyPinned]) -> AnyPinned | None:
@@ -409,7 +409,7 @@ class Seal(Document, frozen=True, kw_only=True, tag="seal"):
 
     @property
     def rejected_rows(self) -> int:
-        """How many rows of the input are left out."""
+        """Number of rows of the input that the write leaves out."""
         return sum(file.rows for file in self.rejected)
 
     @property
@@ -424,7 +424,7 @@ class Seal(Document, frozen=True, kw_only=True, tag="seal"):
 
 
 class Compact(Seal, frozen=True, kw_only=True, tag="compact"):
-    """What stays of the records of a committed generation when they are removed: what its seal said, but for what it listed.
+    """The compact record of a generation: what its seal said, but for what it listed. A sweep removes its other records.
 
     It is put before the first record goes, and counts once the first seal is gone. Whoever asks whether and with what the key was
     committed finds the same as before; what needs the records themselves, as a replacement does, is refused.

@@ -32,12 +32,12 @@ class GenerationObjects:
     modified: datetime | None = None
 
     def is_older_than(self, moment: datetime) -> bool:
-        """Whether nothing was put since a moment of the store's clock."""
+        """Whether no object of the generation was put since a moment of the store's clock."""
         return self.modified is None or self.modified < moment
 
     @property
     def is_committed(self) -> bool:
-        """Whether a commit of it is recorded."""
+        """Whether the generation has a record of its commit."""
         return self._has(self.paths.commit)
 
     @property

@@ -8,7 +8,7 @@ that is seen stay.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.reference import Reference
 
 #: Member of a header's ``source`` that says whose rows are read, and that which has such a source in it, of an ``Aggregate``.
-_STAGED, _GROUPED = "staged", "grouped"
+_STAGED, GROUPED = "staged", "grouped"
 
 
 class ReadRows(Part, frozen=True, kw_only=True, omit_defaults=True):
@@ -56,8 +56,8 @@ def described(references: Iterable[Reference]) -> JsonObject:
 def read_by(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
     """The generations whose staged rows this one reads; not those of keys that stand for what was computed."""
     source = checkpoint.header.source
-    if _GROUPED in source:
-        source = part_of(source[_GROUPED], dict[str, Any], "source of the header")
+    if GROUPED in source:
+        source = part_of(source[GROUPED], dict[str, Any], "source of the header")
     for read in part_of(source.get(_STAGED, []), list[ReadRows], "source of the header"):
         key = IdempotenceKey(read.key)
         if read.generation is not None and read.generation in Checkpoint.generations(checkpoint.store, key):
@@ -105,20 +105,29 @@ def readers_of(read: Checkpoint) -> list[ReadBy]:
     return found
 
 
-def is_done(reader: ReadBy, read: Checkpoint) -> bool:
-    """Whether a reader needs the rows no more: it has landed, was given up, or has freed what it has made of them.
+class Readers(NamedTuple):
+    """Who has begun to read the rows of a generation, and how far they are, as the store says it at one moment.
 
-    :param read: whose rows it reads, in the same store.
+    :param number: of all readers.
+    :param going_on: keys of those that need the rows still: they have neither landed, nor were given up, nor have freed what they
+        have made of the rows.
+    :param used: whether anything came of the rows: a reader has landed, or its own rows were used. Others were only given up.
     """
-    checkpoint = Checkpoint.at(read.store, IdempotenceKey(reader.reader.key), reader.reader.generation)
-    return checkpoint.committed() is not None or checkpoint.discarded() is not None
 
+    number: int
+    going_on: list[str]
+    used: bool
 
-def was_used(read: Checkpoint) -> bool:
-    """Whether anything came of the rows: a reader has landed, or its own rows were used. Others were only given up."""
-    return any(
-        reader.committed() is not None or ((tombstone := reader.discarded()) is not None and tombstone.freed)
-        for reader in (
-            Checkpoint.at(read.store, IdempotenceKey(record.reader.key), record.reader.generation) for record in readers_of(read)
-        )
-    )
+    @classmethod
+    def of(cls, read: Checkpoint) -> Readers:
+        """Those of a generation; they are in the same store."""
+        going_on, used = list[str](), False
+        records = readers_of(read)
+        for record in records:
+            reader = Checkpoint.at(read.store, IdempotenceKey(record.reader.key), record.reader.generation)
+            landed = reader.committed() is not None
+            tombstone = None if landed else reader.discarded()
+            used |= landed or (tombstone is not None and tombstone.freed)
+            if not landed and tombstone is None:
+                going_on.append(record.reader.key)
+        return cls(len(records), sorted(going_on), used)

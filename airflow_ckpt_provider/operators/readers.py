@@ -10,12 +10,10 @@ from airflow_ckpt_provider.checkpoint.restart import TEMPORARY_RUN
 from airflow_ckpt_provider.operators.stage import CheckpointedWriteOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from airflow.sdk import Context
 
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-    from airflow_ckpt_provider.checkpoint.documents import Origin, ReadBy
+    from airflow_ckpt_provider.checkpoint.documents import Origin
 
 #: States of task instances that have read what they read, or will not read anything.
 _OVER = {TaskInstanceState.REMOVED, TaskInstanceState.SKIPPED, TaskInstanceState.SUCCESS}
@@ -32,12 +30,8 @@ class ReadersToCome:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def __call__(self, checkpoint: Checkpoint, readers: Sequence[ReadBy]) -> list[str]:
-        """Ids of those tasks.
-
-        :param readers: who has begun; a task that has and is not done is known to read, without Airflow.
-        """
-        del readers
+    def __call__(self, checkpoint: Checkpoint) -> list[str]:
+        """Ids of those tasks."""
         origin, dag = checkpoint.header.origin, self._context["dag"]
         if origin.dag_id != dag.dag_id or origin.run_id.startswith(TEMPORARY_RUN) or origin.task_id not in dag.task_ids:
             return []

@@ -16,7 +16,7 @@ from airflow_ckpt_provider.sources.grouped import GroupedRows
 from airflow_ckpt_provider.tables.format import MAIN
 from airflow_ckpt_provider.tables.staged.format import FORMAT
 from airflow_ckpt_provider.tables.staged.state import FOR_NEXT
-from airflow_ckpt_provider.write.content import content_key
+from airflow_ckpt_provider.write.content import content_key, without_identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -137,9 +137,7 @@ class CheckpointedTransformOperator(CheckpointedWriteOperator):
                 f"on_change={self.on_change!r} to do. Leave on_change out, or use reuse='run'."
             )
         if isinstance(source, SparkDataFrame):
-            raise InvalidInputError(
-                f"reuse='content' needs a source that says which rows it has before they are read; {source!r} does not."
-            )
+            raise without_identity(source)
 
     @property
     def _table_conn_id(self) -> str:

@@ -17,6 +17,7 @@ from airflow_ckpt_provider.checkpoint.documents import (  # msgspec reads the an
     Split,
     part_of,
 )
+from airflow_ckpt_provider.checkpoint.readers import GROUPED
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.sources.dataframe import NoReader
 from airflow_ckpt_provider.sources.packing import require_each_once
@@ -96,7 +97,7 @@ class GroupedRows:
 
     def describe(self) -> JsonObject:
         """What decides which rows are read, and into which buckets they fall."""
-        return {"grouped": self.read.describe(), "by": self.id_column, "buckets": self.buckets}
+        return {GROUPED: self.read.describe(), "by": self.id_column, "buckets": self.buckets}
 
     def begin_reading(self, reader: Header) -> None:
         """Pass on who reads."""

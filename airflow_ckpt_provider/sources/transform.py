@@ -59,7 +59,9 @@ class Transform:
         self.function: Callable[[pa.RecordBatch], Batches] = load(function) if isinstance(function, str) else function
         if not callable(self.function):
             raise InvalidInputError(f"transform={function!r} is neither a function nor a name like 'package.module:function'.")
-        self.name = self.function.name if isinstance(self.function, Map | Aggregate) else name_of(function)
+        #: The transform, if it is one that says itself what it makes.
+        self._typed = self.function if isinstance(self.function, Map | Aggregate) else None
+        self.name = name_of(function) if self._typed is None else self._typed.name
         self._beside = beside
 
     @property
@@ -70,13 +72,12 @@ class Transform:
     @property
     def kind(self) -> str:
         """What kind of transform it is, with the types of what it returns as far as it says."""
-        return self.function.kind if isinstance(self.function, Map | Aggregate) else "a function from batches to batches"
+        return "a function from batches to batches" if self._typed is None else self._typed.kind
 
     @property
     def whole_names(self) -> list[str]:
         """Names of the functions that its fingerprint covers, with their modules."""
-        parts = self.function.parts if isinstance(self.function, Map | Aggregate) else [self.function]
-        return list(map(whole_name_of, parts))
+        return list(map(whole_name_of, [self.function] if self._typed is None else self._typed.parts))
 
     @property
     def first_rows(self) -> int:
@@ -89,9 +90,9 @@ class Transform:
 
         :raises InvalidInputError: if it uses something that has no stable form.
         """
-        if not isinstance(self.function, Map | Aggregate):
+        if self._typed is None:
             return fingerprint_of(self.function, self.name, "transform_version")
-        parts = [fingerprint_of(part, name_of(part), "transform_version") for part in self.function.parts]
+        parts = [fingerprint_of(part, name_of(part), "transform_version") for part in self._typed.parts]
         return hashlib.sha256("\0".join([self.kind, *parts]).encode()).hexdigest()
 
     def made_of(self, rows: pa.Schema | None) -> pa.Schema | None:
@@ -99,16 +100,10 @@ class Transform:
 
         :param rows: the columns that go in; None if they are not known.
         """
-        return self.function.made_of(rows) if isinstance(self.function, Map | Aggregate) and self._beside is None else None
+        return self._typed.made_of(rows) if self._typed is not None and self._beside is None else None
 
     def apply(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run every batch through the function; empty batches go through too and may be dropped by it.
-
-        :param batches: those of groups one after the other, for an ``Aggregate``.
-        """
-        if self.aggregate is not None:
-            yield from self.aggregate.over(batches)
-            return
+        """Run every batch through the function; empty batches go through too and may be dropped by it."""
         for batch in batches:
             if self._beside is None:
                 yield from as_batches(self.function(batch), self.name)

@@ -73,7 +73,7 @@ def clean(
     target_of: Callable[[Checkpoint], Table],
     listings: Listings | None = None,
     *,
-    not_begun: NotBegun = lambda _, __: (),
+    not_begun: NotBegun = lambda _: (),
     discard_unfinished: bool = False,
 ) -> Iterator[Cleaned]:
     """Remove what the generations of a key have left, one after the other.

@@ -38,14 +38,19 @@ def content_key(
     :raises InvalidInputError: for a source whose rows have no identity.
     """
     if isinstance(source, SessionSource) or (isinstance(source, IncrementalSource) and source.incremental):
-        raise InvalidInputError(
-            f"reuse='content' needs a source that says which rows it has before they are read, such as Files, a table at a "
-            f"snapshot, or Staged; {source!r} does not."
-        )
+        raise without_identity(source)
     # Which rows another stage has staged, its reference says; of all others, the plan does: files with their versions, snapshots.
     splits = [] if isinstance(source, SharedSource) else (source.plan(options).splits if planned is None else planned)
     made_of = [source.describe(), msgspec.to_builtins([split.read for split in splits]), _code(transform, transform_version)]
     return IdempotenceKey(f"content/{fingerprint([*made_of, '' if on_error is None or not on_error.rejects else str(on_error)])}")
+
+
+def without_identity(source: Source) -> InvalidInputError:
+    """The error for a source that does not say which rows it has, so that nothing stands for what is computed of them."""
+    return InvalidInputError(
+        "reuse='content' needs a source that says which rows it has before they are read, such as Files, a table at a snapshot, "
+        f"or Staged; {source!r} does not."
+    )
 
 
 def _code(transform: Transform | None, version: str | None) -> list[str]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_ckpt_provider.checkpoint.readers import is_done, readers_of, was_used
+from airflow_ckpt_provider.checkpoint.readers import Readers
 from airflow_ckpt_provider.tables.format import mode_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-    from airflow_ckpt_provider.checkpoint.documents import ReadBy
 
-    #: Tasks that are to read the rows of a generation, and have not all begun to, by their ids; given who has.
-    NotBegun: TypeAlias = Callable[[Checkpoint, Sequence[ReadBy]], Sequence[str]]
+    #: Tasks that are to read the rows of a generation, and have not all begun to, by their ids.
+    NotBegun: TypeAlias = Callable[[Checkpoint], Sequence[str]]
 
 
 def give_up_read(checkpoint: Checkpoint, not_begun: NotBegun, *, discard: bool, is_old: bool = False) -> str:
@@ -25,43 +24,42 @@ def give_up_read(checkpoint: Checkpoint, not_begun: NotBegun, *, discard: bool, 
     :returns: why they stay; empty if they are given up.
     """
     if checkpoint.discarded() is None:
-        left = why_kept(checkpoint, not_begun, discard=discard, is_old=is_old)
+        readers = Readers.of(checkpoint)
+        left = _why_kept(checkpoint, readers, not_begun, discard=discard, is_old=is_old)
         if left:
             return left
-        why = "all tasks that read it were done" if readers_of(checkpoint) else "it was cleaned up unread"
+        why = "all tasks that read it were done" if readers.number else "it was cleaned up unread"
         # Rows of which nothing came are computed again for whoever asks for them.
-        checkpoint.discard(why, freed=was_used(checkpoint) and checkpoint.sealed() is not None)
+        checkpoint.discard(why, freed=readers.used and checkpoint.sealed() is not None)
     # In this order: whoever begins to read after the tombstone was put, sees it.
     return being_read(checkpoint)
 
 
 def being_read(checkpoint: Checkpoint) -> str:
     """Who reads the rows of a generation now, as why they stay; empty if nobody does."""
-    reading = _reading(checkpoint)
-    return f"the key {reading[0]!r} had begun to read it" if reading else ""
+    going_on = Readers.of(checkpoint).going_on
+    return f"the key {going_on[0]!r} had begun to read it" if going_on else ""
 
 
 def why_kept(checkpoint: Checkpoint, not_begun: NotBegun, *, discard: bool, is_old: bool = False) -> str:
     """Why rows that other tasks read are not given up; empty if they can be. See ``give_up_read``."""
-    if discard and not _reading(checkpoint):
+    return _why_kept(checkpoint, Readers.of(checkpoint), not_begun, discard=discard, is_old=is_old)
+
+
+def _why_kept(checkpoint: Checkpoint, readers: Readers, not_begun: NotBegun, *, discard: bool, is_old: bool) -> str:
+    going_on = readers.going_on
+    if discard and not going_on:
         return ""
-    if is_old and readers_of(checkpoint):
-        return _still_read(checkpoint, not_begun)
     if not mode_type(checkpoint.header).stays_freed(checkpoint.header.parameters):
-        return "" if is_old else "its key stands for what was computed, and other runs may ask for it"
-    return _still_read(checkpoint, not_begun)
-
-
-def _reading(checkpoint: Checkpoint) -> list[str]:
-    return sorted(record.reader.key for record in readers_of(checkpoint) if not is_done(record, checkpoint))
-
-
-def _still_read(checkpoint: Checkpoint, not_begun: NotBegun) -> str:
-    readers = readers_of(checkpoint)
-    if not readers:
+        if not is_old:
+            return "its key stands for what was computed, and other runs may ask for it"
+        if not readers.number:
+            return ""
+    if not readers.number:
         return "no task has read it yet"
-    reading = _reading(checkpoint)
-    if reading:
-        return f"the key {reading[0]!r}{f' and {len(reading) - 1} more' if len(reading) > 1 else ''} reads it, and is not committed"
-    waiting = not_begun(checkpoint, readers)
+    if going_on:
+        return (
+            f"the key {going_on[0]!r}{f' and {len(going_on) - 1} more' if len(going_on) > 1 else ''} reads it, and is not committed"
+        )
+    waiting = not_begun(checkpoint)
     return f"the task {', '.join(map(repr, waiting))} is to read it, and has not begun" if waiting else ""

@@ -7,7 +7,7 @@ what is older:
   header, group and commit, if nothing needs them (see ``needs``) and its table does not contradict its commit;
 - a discarded one keeps its header and its tombstone, unless a commit of it may be under way;
 - one that is neither keeps everything, or is discarded first, if that is asked for;
-- rows for other tasks go once all who have read them are done, and their records stay to answer whoever clears their run.
+- rows for other tasks go once all who have read them are done, and a compact record stays to answer whoever clears their run.
 
 Each step can be the last: a generation has all its records or its compact record, at any moment. A sweep that is repeated goes on
 where the one before it was killed, and two may run at the same time.
@@ -324,14 +324,8 @@ class Sweep:
         if objects.is_compact and state is State.FREED and sealed is None:
             # The sweep that began it was killed, after it had removed the rows.
             return self._removed(checkpoint, state, listed, [])
-        left = self._why_rows_stay(checkpoint, state, before)
-        if left:
-            return _kept(checkpoint, state, left)
         table = self._target_of(checkpoint)
-        if state is State.SEALED and not self._dry_run:
-            left = give_up_read(checkpoint, lambda *_: (), discard=self._abandoned == "discard", is_old=True)
-        elif state in {State.PLANNED, State.STAGING} and not self._dry_run:
-            checkpoint.discard("it was cleaned up unfinished")
+        left = self._given_up_rows(checkpoint, state, before)
         if left:
             return _kept(checkpoint, checkpoint.state(), left)
         files = self._orphans(StagedWrite(checkpoint), table, None)
@@ -344,16 +338,24 @@ class Sweep:
             listed = {name: size for name, size in listed.items() if not name.startswith(checkpoint.paths.attempts)}
         return self._removed(checkpoint, state, listed, files)
 
-    def _why_rows_stay(self, checkpoint: Checkpoint, state: State, before: datetime) -> str:
-        """Why rows for other tasks are not removed; empty if they are."""
+    def _given_up_rows(self, checkpoint: Checkpoint, state: State, before: datetime) -> str:
+        """Put the tombstone of rows for other tasks, if that is not there and nothing needs them.
+
+        :returns: why they stay; empty if they are given up.
+        """
+        # The table was opened in between.
         if self._listed(checkpoint, before) is None:
             return "a task has gone on with it, or has begun to read it, since this clean-up began"
         if state in {State.DISCARDED, State.FREED}:
             return being_read(checkpoint)
+        discard = self._abandoned == "discard"
         if state is State.SEALED:
-            return why_kept(checkpoint, lambda *_: (), discard=self._abandoned == "discard", is_old=True)
-        if self._abandoned != "discard":
+            ask = why_kept if self._dry_run else give_up_read
+            return ask(checkpoint, lambda _: (), discard=discard, is_old=True)
+        if not discard:
             return "it is not finished, and its next attempt needs what is staged; abandoned='discard' gives it up"
+        if not self._dry_run:
+            checkpoint.discard("it was cleaned up unfinished")
         return ""
 
     # -- what both do -------------------------------------------------------------------------------------------------

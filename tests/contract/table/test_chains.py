@@ -408,7 +408,7 @@ def test_rows_that_another_task_is_to_read_stay(world):
     """Two tasks read the same rows, and one of them is done before the other has begun."""
     first = for_next(world)
     written(world, read(world, first))
-    waiting = {"not_begun": lambda _, readers: ["other"] if len(readers) < 2 else []}
+    waiting = {"not_begun": lambda read: ["other"] if len(readers_of(read)) < 2 else []}
     assert cleaned(world, "parse", **waiting)[0].left == "the task 'other' is to read it, and has not begun"
     second = for_next(world, "other", doubled, source=read(world, first))
     assert "'other' reads it" in cleaned(world, "parse", **waiting)[0].left
