@@ -61,6 +61,7 @@ MATRIX: dict[str, tuple[dict[str, str], list[str]]] = {
     "foreign-hands": ({"FOREIGN_HISTORIES": "600"}, ["tests/protocol/histories/test_foreign_hands.py"]),
     "pieces": ({"PIECES_EXAMPLES": "300"}, ["tests/protocol/histories/test_pieces.py"]),
     "rejected": ({"REJECTED_EXAMPLES": "300"}, ["tests/protocol/histories/test_rejected.py"]),
+    "kills": ({"KILLS": "10"}, ["tests/spark/test_random_kills.py", "-s"]),
     "upserts": ({"UPSERT_EXAMPLES": "300"}, ["tests/unit/tables/iceberg/test_upsert_model.py"]),
     "lance-moves": ({"ROUNDS": "400"}, ["tests/unit/tables/lance/test_moves.py"]),
     "lance-line": ({"ROUNDS": "1"}, ["tests/protocol/races/test_lance_line.py"]),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import sys
 import sysconfig
 import tempfile
@@ -41,14 +42,22 @@ def ship_package(spark: SparkSession) -> None:
     """Put this package on the executors of ``spark``; again, if they have it, changes nothing."""
     from pyspark import SparkFiles
 
-    with contextlib.ExitStack() as stack:
-        if is_connect(spark):
-            # The server gets a copy at once.
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="airflow-ckpt-"))
-        else:
-            # Executors that start later fetch it too, so it lies in a folder that lives as long as the Spark context.
-            folder = tempfile.mkdtemp(dir=SparkFiles.getRootDirectory())
-        spark.addArtifacts(str(package_zip(Path(folder))), pyfile=True)
+    if is_connect(spark):
+        # The server gets a copy at once.
+        with tempfile.TemporaryDirectory(prefix="airflow-ckpt-") as folder:
+            spark.addArtifacts(str(package_zip(Path(folder))), pyfile=True)
+        return
+    # Executors that start later fetch it too, so it lies in a folder that lives as long as the Spark context.
+    kept = Path(SparkFiles.getRootDirectory()) / "airflow-ckpt"
+    if kept.exists():
+        # A context takes a name once.
+        return
+    kept.mkdir()
+    try:
+        spark.addArtifacts(str(package_zip(kept)), pyfile=True)
+    except BaseException:
+        shutil.rmtree(kept)
+        raise
 
 
 def package_zip(folder: Path) -> Path:

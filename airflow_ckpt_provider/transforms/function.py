@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from typing import Any, NamedTuple
 
@@ -52,8 +53,15 @@ class Function:
             raise InvalidInputError(
                 f"{spec.name}: setup is given, and the function has no parameter {STATE!r} to take what it returns."
             )
-        inner = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004 - asked for its kind
-        self.is_async = inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner)
+        self.is_async = is_async(function)
+
+
+def is_async(function: Any) -> bool:  # noqa: ANN401 - the user's
+    """Whether a call is to be awaited: of an ``async`` function, a partial of one, or an object with an ``async __call__``."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    inner = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004 - asked for its kind
+    return inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner)
 
 
 def _made(kind: Any) -> Any:  # noqa: ANN401 - the user's class

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ckpt_provider.exceptions import InvalidInputError, OutputError, TransformError
 from airflow_ckpt_provider.transforms.batches import as_batches
 from airflow_ckpt_provider.transforms.failures import place_of, said_by
-from airflow_ckpt_provider.transforms.function import Function, Spec
+from airflow_ckpt_provider.transforms.function import Function, Spec, is_async
 from airflow_ckpt_provider.transforms.names import load, name_of, require_callable
 from airflow_ckpt_provider.transforms.outputs import as_row, names_in, schema_of
 
@@ -157,9 +157,7 @@ class Aggregate:
         return function.__call__ if isinstance(function, type) else function
 
     def _require_no_async(self) -> None:
-        call = self._callable()
-        inner = call if inspect.isroutine(call) else getattr(call, "__call__", call)  # noqa: B004 - asked for its kind
-        if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
+        if is_async(self._callable()):
             raise InvalidInputError(
                 f"{self.name}: the function is async, and groups are made one after the other. Call asyncio.run inside a plain one."
             )

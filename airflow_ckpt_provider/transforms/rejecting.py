@@ -17,6 +17,7 @@ from airflow_ckpt_provider.transforms.row_calls import LARGEST_STEP, RowCalls
 from airflow_ckpt_provider.transforms.steps import Failure, Step
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterator, Sequence
 
 
@@ -49,9 +50,9 @@ class RejectingRowCalls(RowCalls):
         except TransformError as error:
             return self._failure(row, error)
 
-    async def _one(self, row: int) -> Any:  # noqa: ANN401 - whatever the function returns, or why it failed
+    async def _one(self, row: int, calling: asyncio.Semaphore) -> Any:  # noqa: ANN401 - whatever the function returns, or why it failed
         try:
-            return await super()._one(row)
+            return await super()._one(row, calling)
         except TransformError as error:
             return self._failure(row, error)
 

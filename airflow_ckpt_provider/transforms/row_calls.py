@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, TransformError
 from airflow_ckpt_provider.transforms.failures import place_of, said_by
 from airflow_ckpt_provider.transforms.outputs import as_row, first_wrong, schema_of
+from airflow_ckpt_provider.transforms.per_process import once
 from airflow_ckpt_provider.transforms.steps import Step
 
 if TYPE_CHECKING:
@@ -19,6 +22,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ckpt_provider.transforms.function import Function, Spec
+
+
+#: Rows that are begun behind one whose call waits, as a multiple of the calls that wait at the same time.
+_AHEAD = 2
 
 
 class _LargestStep(NamedTuple):
@@ -86,26 +93,40 @@ class RowCalls:
     def _called(self) -> Iterator[tuple[int, Any]]:
         """Numbers of the rows, in their order, and what the function returned for them."""
         rows = range(self._batch.num_rows)
-        if not self._function.is_async:
+        return self._awaited(rows) if self._function.is_async else ((row, self._call(row)) for row in rows)
+
+    def _awaited(self, rows: Iterable[int]) -> Iterator[tuple[int, Any]]:
+        """What an ``async`` function returned for rows, in their order.
+
+        While the call for a row waits, calls for those behind it are made, so that one slow answer does not keep all others back.
+        """
+        # One for all batches: what a setup has opened, such as connections, belongs to the loop that used it first.
+        loop = once(f"event loop of {threading.get_ident()}", asyncio.new_event_loop, lambda made: made.close())
+        calling, waiting = asyncio.Semaphore(self._spec.concurrency), deque[tuple[int, asyncio.Task[Any]]]()
+        try:
             for row in rows:
-                yield row, self._call(row)
-            return
-        size = self._spec.concurrency
-        for first in range(0, len(rows), size):
-            chunk = rows[first : first + size]
-            yield from zip(chunk, asyncio.run(self._awaited(chunk)), strict=True)
+                waiting.append((row, loop.create_task(self._one(row, calling))))
+                if len(waiting) > _AHEAD * self._spec.concurrency:
+                    first, task = waiting.popleft()
+                    yield first, loop.run_until_complete(task)
+            while waiting:
+                first, task = waiting.popleft()
+                yield first, loop.run_until_complete(task)
+        finally:
+            for _, task in waiting:
+                task.cancel()
+            if waiting:
+                loop.run_until_complete(asyncio.wait([task for _, task in waiting]))
 
     def _call(self, row: int) -> Any:  # noqa: ANN401 - whatever the function returns
         with self._naming(row):
             return self._function.call(**self._arguments(row))
 
-    async def _awaited(self, rows: Sequence[int]) -> list[Any]:
-        return await asyncio.gather(*map(self._one, rows))
-
-    async def _one(self, row: int) -> Any:  # noqa: ANN401 - whatever the function returns
-        with self._naming(row):
-            result = self._function.call(**self._arguments(row))
-            return [item async for item in result] if inspect.isasyncgen(result) else await result
+    async def _one(self, row: int, calling: asyncio.Semaphore) -> Any:  # noqa: ANN401 - whatever the function returns
+        async with calling:
+            with self._naming(row):
+                result = self._function.call(**self._arguments(row))
+                return [item async for item in result] if inspect.isasyncgen(result) else await result
 
     def _each(self, row: int, results: Any) -> Iterator[Sequence[Any]]:  # noqa: ANN401 - whatever the function returned
         with self._naming(row):

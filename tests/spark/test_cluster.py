@@ -73,6 +73,14 @@ def test_executors_run_the_package_that_the_driver_sent_and_need_none_installed(
     assert all(".zip/airflow_ckpt_provider/" in file for file in found)
 
 
+def test_a_session_that_is_there_already_is_joined_and_has_the_package(spark, cluster, world):
+    """As by the second task of a program, or in a process whose Airflow task runs two stages."""
+    with spark_session(SparkTarget(cluster.url), "joins") as joined:
+        assert joined is spark
+        prepare(joined, world).stage()
+    prepare(spark, world, world.request("again")).stage()
+
+
 DAG = """
 import functools
 import prices_beside_the_dag as prices

@@ -7,6 +7,7 @@ import dataclasses
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pyarrow as pa
 import pydantic
@@ -128,6 +129,61 @@ def test_async_functions_wait_at_the_same_time_and_rows_keep_their_order():
 
     assert rows_of(Map(ask, output={"v": pa.int64()}, concurrency=8), batch(20)) == [{"v": n} for n in range(20)]
     assert most == 8
+
+
+def test_an_async_function_that_is_given_some_of_its_arguments_before_is_awaited_too():
+    async def scaled(factor, nid):
+        await asyncio.sleep(0)
+        return factor * nid
+
+    class Scaled:
+        async def __call__(self, nid):
+            return await scaled(3, nid)
+
+    expected = [{"v": 3 * n} for n in range(4)]
+    for function in (partial(scaled, 3), partial(partial(scaled), 3), Scaled):
+        assert rows_of(Map(function, output={"v": pa.int64()})) == expected
+
+
+def test_one_slow_answer_does_not_keep_the_calls_behind_it_back():
+    done = []
+
+    async def ask(nid):
+        await asyncio.sleep(0.3 if nid == 0 else 0.01)
+        done.append(nid)
+        return nid
+
+    assert rows_of(Map(ask, output={"v": pa.int64()}, concurrency=4), batch(20)) == [{"v": n} for n in range(20)]
+    assert done.index(0) >= 8
+
+
+def test_a_connection_that_a_setup_has_opened_is_used_by_all_batches():
+    loops = set()
+
+    async def ask(nid):
+        loops.add(asyncio.get_running_loop())
+        return nid
+
+    function = Map(ask, output={"v": pa.int64()}, concurrency=2)
+    assert rows_of(function) == rows_of(function) == [{"v": n} for n in range(4)]
+    assert len(loops) == 1
+
+
+def test_calls_that_wait_behind_a_row_that_fails_are_stopped():
+    ended = []
+
+    async def ask(nid):
+        try:
+            await asyncio.sleep(0.01 if nid == 0 else 60)
+        finally:
+            ended.append(nid)
+        raise ValueError("no answer")
+
+    start = time.monotonic()
+    with pytest.raises(TransformError, match=r"row 0 .*no answer"):
+        rows_of(Map(ask, output={"v": pa.int64()}, concurrency=4))
+    assert time.monotonic() - start < 10
+    assert sorted(ended) == [0, 1, 2, 3]
 
 
 def test_async_generators_make_any_number_of_rows():
