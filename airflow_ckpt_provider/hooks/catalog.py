@@ -38,7 +38,7 @@ def iceberg_catalog(iceberg_conn_id: str = DEFAULT_CONN_ID) -> Catalog:
     mask_secrets(connection)
     if connection.host:
         refuse_credentials(connection.host)
-    from airflow_ckpt_provider.hooks.rest_catalog import bounded_catalogs
+    from airflow_ckpt_provider.tables.catalogs import bounded_catalogs
 
     try:
         with bounded_catalogs():

@@ -13,7 +13,6 @@ from airflow_ckpt_provider.exceptions import BindingMismatchError, CheckpointMis
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.lookup import OwnConnections, find_checkpoint, target_of
 from airflow_ckpt_provider.hooks.spark import spark_target
-from airflow_ckpt_provider.hooks.words import commit_facts, commit_word
 from airflow_ckpt_provider.operators.identity import origin_of
 from airflow_ckpt_provider.spark.checks.check import parse_checks
 from airflow_ckpt_provider.spark.checks.run import CheckRun
@@ -22,6 +21,7 @@ from airflow_ckpt_provider.spark.session import spark_session
 from airflow_ckpt_provider.tables.format import MAIN
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.grouping import adds_only
+from airflow_ckpt_provider.write.outcome import commit_facts, commit_word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_ckpt_provider.hooks.tables import open_table
-from airflow_ckpt_provider.operators.modes import SAVE_EVERY, parameters_in, parameters_of
 from airflow_ckpt_provider.operators.stage import CheckpointedWriteOperator
 from airflow_ckpt_provider.tables.iceberg.format import FORMAT
+from airflow_ckpt_provider.write.arguments import SAVE_EVERY, parameters_in, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

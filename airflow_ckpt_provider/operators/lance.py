@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.hooks.tables import open_table
-from airflow_ckpt_provider.operators.modes import SAVE_EVERY, parameters_in, parameters_of, require_transform, require_usable
 from airflow_ckpt_provider.operators.stage import CheckpointedWriteOperator
 from airflow_ckpt_provider.scan.lance import dataset_uri
 from airflow_ckpt_provider.sources.lance_rows import ROWS_PER_SPLIT, DatasetRows
@@ -14,6 +13,7 @@ from airflow_ckpt_provider.spark.visibility import require_shared_dataset
 from airflow_ckpt_provider.tables.format import MAIN
 from airflow_ckpt_provider.tables.lance.format import FORMAT
 from airflow_ckpt_provider.transforms import Aggregate, FlatMap
+from airflow_ckpt_provider.write.arguments import SAVE_EVERY, parameters_in, parameters_of, require_transform, require_usable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -13,7 +13,6 @@ from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.documents import Connections
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.reference import reference
-from airflow_ckpt_provider.checkpoint.rejected import files_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.checkpoint.staged_write import sealed_of
 from airflow_ckpt_provider.exceptions import EmptyInputError, InvalidInputError
@@ -21,15 +20,7 @@ from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.sources import opened_source, source_options
 from airflow_ckpt_provider.hooks.spark import spark_target
-from airflow_ckpt_provider.hooks.words import commit_facts, commit_word
 from airflow_ckpt_provider.operators.identity import continues, default_key, instances_of, origin_of, restart_token
-from airflow_ckpt_provider.operators.modes import (
-    require_on_error,
-    require_policies,
-    require_save_every,
-    require_usable,
-    require_version,
-)
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.sources.grouped import GroupedRows
 from airflow_ckpt_provider.sources.protocol import SampledSource, SessionSource
@@ -37,10 +28,18 @@ from airflow_ckpt_provider.sources.transform import Transform
 from airflow_ckpt_provider.spark.engine import SparkEngine
 from airflow_ckpt_provider.spark.session import require_equal_pyspark
 from airflow_ckpt_provider.spark.visibility import require_shared_store
-from airflow_ckpt_provider.tables.format import mode_type
+from airflow_ckpt_provider.write.arguments import (
+    require_on_error,
+    require_policies,
+    require_save_every,
+    require_usable,
+    require_version,
+)
 from airflow_ckpt_provider.write.attempt import WriteAttempt
+from airflow_ckpt_provider.write.outcome import commit_facts
 from airflow_ckpt_provider.write.request import WriteRequest
 from airflow_ckpt_provider.write.rounds import Rounds
+from airflow_ckpt_provider.write.stage_log import StageLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -57,8 +56,6 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.sources.protocol import StoredSource
     from airflow_ckpt_provider.spark.session import SparkTarget
     from airflow_ckpt_provider.tables.table import Table
-    from airflow_ckpt_provider.write.attempt import Round
-    from airflow_ckpt_provider.write.rounds import Progress
 
 
 class CheckpointedWriteOperator(BaseOperator):
@@ -112,7 +109,6 @@ class CheckpointedWriteOperator(BaseOperator):
         self._rounds: Rounds | None = None
         self._engine: SparkEngine | None = None
         self._killed = False
-        self._named: frozenset[str] = frozenset()
         self._follow(source)
 
     def _follow(self, source: object) -> None:
@@ -186,37 +182,27 @@ class CheckpointedWriteOperator(BaseOperator):
         require_equal_pyspark()
         key = self._key(context)
         context["ti"].xcom_push(key="idempotence_key", value=key.value)
-        target = spark_target(self.spark_conn_id, self.spark_conf or {})
+        target, says = spark_target(self.spark_conn_id, self.spark_conf or {}), StageLog(self.log, self.missing_columns)
         with SparkEngine(target, f"checkpoint {key}", self._starting) as engine:
             self._engine = engine
             if self._killed:
                 engine.cancel()
             attempt = self._open(context, key, engine)
             checkpoint = attempt.checkpoint
-            self._log_opened(attempt)
+            says.opened(attempt)
             if attempt.commit is not None:
-                return self._reused(context, attempt)
+                return self._reused(context, attempt, says)
             if attempt.state is State.FREED:
                 return self._freed(context, checkpoint)
-            self._stage_missing(attempt, engine, context["ti"].try_number)
+            self._stage_missing(attempt, engine, context["ti"].try_number, says)
         self._require_staged(attempt)
         seal = attempt.seal()
-        self._warn_of_missing(attempt)
+        says.missing(attempt)
         if not attempt.planned_here and isinstance(self._source(), Files):
             self._compare_planned(attempt)
-        self._warn_of_rejected(attempt, seal)
-        if not seal.splits:
-            mode = checkpoint.header.mode
-            if mode_type(checkpoint.header).lands:
-                self.log.warning("The source has nothing to read. With mode=%r the commit %s.", mode, _without_rows(mode))
-            else:
-                self.log.warning("The source has nothing to read, and so has the next task.")
+        says.rejected(attempt, seal)
+        says.sealed(attempt, seal)
         recovered = attempt.recovered(seal)
-        self.log.info(
-            "Sealed: %d splits (%d recovered, %d written now), %s rows in %d files%s. Ready to be %s.",
-            seal.splits, recovered, seal.splits - recovered, f"{seal.rows:,}", seal.files, _counted(seal.counts),
-            "committed" if mode_type(checkpoint.header).lands else "read by the next task",
-        )  # fmt: skip
         sealed_reference = reference(
             checkpoint, seal, State.SEALED,
             recovered=recovered, written=seal.splits - recovered,
@@ -234,37 +220,13 @@ class CheckpointedWriteOperator(BaseOperator):
             return IdempotenceKey("None" if self.idempotence_key is None else self.idempotence_key)
         return default_key(context)
 
-    def _log_opened(self, attempt: WriteAttempt) -> None:
-        """Say what the attempt works on."""
-        checkpoint = attempt.checkpoint
-        self.log.info(
-            "Idempotence key %s, generation %d, table %s, store %s: %s.",
-            checkpoint.key, checkpoint.header.generation, checkpoint.header.table.identifier, checkpoint.store.uri, attempt.state,
-        )  # fmt: skip
-        if attempt.looked_again:
-            self.log.info("Nothing of the generation before it has landed, and %s.", attempt.looked_again)
-        if checkpoint.header.replaces is not None:
-            self.log.info(
-                "Its commit replaces what generation %d of the key has committed.", checkpoint.header.replaces,
-            )  # fmt: skip
-        if attempt.has_other_code and attempt.commit is None:
-            self.log.info("Going on with other code than this write began with. What is staged stays as it is.")
-        for line in attempt.evolved:
-            self.log.info("The schema of %s was evolved: %s.", checkpoint.header.table.identifier, line)
-
-    def _stage_missing(self, attempt: WriteAttempt, engine: SparkEngine, try_number: int) -> None:
+    def _stage_missing(self, attempt: WriteAttempt, engine: SparkEngine, try_number: int, says: StageLog) -> None:
         """Stage what is not staged yet, and say what that took."""
         self._rounds = Rounds(engine, try_number)
         if self._killed:
             self._rounds.cancel()
-        self._rounds.run(attempt, lambda begun: self._announce(begun, attempt), self._report)
-        for look in attempt.looks:
-            if look.is_long:
-                self.log.info("Looking at %s files staged before took %.1f s.", f"{look.files:,}", look.seconds)
-        if attempt.lost:
-            self.log.warning("Files of %d splits that were staged before were gone: those were staged anew.", attempt.lost)
-        if not engine.started:
-            self.log.info("Everything is staged. No Spark is started.")
+        self._rounds.run(attempt, lambda begun: says.announce(begun, attempt), says.report)
+        says.ran(attempt, started=engine.started)
 
     def _open(self, context: Context, key: IdempotenceKey, engine: SparkEngine) -> WriteAttempt:
         source = self._source()
@@ -297,54 +259,16 @@ class CheckpointedWriteOperator(BaseOperator):
         )
         return WriteAttempt(store, self._target(key, store), request)
 
-    def _announce(self, begun: Round, attempt: WriteAttempt) -> None:
-        self._warn_of_missing(attempt)
-        total, missing = len(begun.plan.splits), len(begun.missing)
-        which = f"Round {begun.number}: " if begun.number > 1 else ""
-        self.log.info("%s%d splits planned: %d are staged already, %d to write.", which, total, total - missing, missing)
-        again = sum(file.rows for split in begun.missing for file in files_of(split))
-        if again:
-            self.log.info("%s rows of the input at which the transform failed before run again.", f"{again:,}")
-        splits, rows = attempt.saved
-        if splits:
-            self.log.info("Of %d of those to write, %s rows of the input are done. They go on behind them.", splits, f"{rows:,}")
-
-    def _warn_of_missing(self, attempt: WriteAttempt) -> None:
-        """Name the columns that are null because the rows lack them, each once."""
-        new = attempt.missing - self._named
-        self._named |= new
-        if new and self.missing_columns is None:
-            self.log.warning(
-                "The rows do not have these columns of %s, which are null in them: %s. To refuse such rows, set "
-                "missing_columns='fail' on this stage; if null is meant, missing_columns='null'.",
-                attempt.checkpoint.header.table.identifier, ", ".join(sorted(new)),
-            )  # fmt: skip
-
-    def _warn_of_rejected(self, attempt: WriteAttempt, seal: Seal) -> None:
-        """Say how many rows are left out, and why the first of them are."""
-        if seal.rejected:
-            self.log.warning(
-                "The transform failed at %s rows of the input, which are left out: %s. They are kept beside the write: "
-                "Rejected(<output of this stage>) is a source that reads them.",
-                f"{seal.rejected_rows:,}", attempt.rejections.said_of(seal),
-            )  # fmt: skip
-
     def _starting(self, target: SparkTarget) -> None:
         self.log.info("Starting a session on %s.", target.name)
 
-    def _report(self, progress: Progress) -> None:
-        self.log.info("%s", progress)
-
-    def _reused(self, context: Context, attempt: WriteAttempt) -> Reference:
+    def _reused(self, context: Context, attempt: WriteAttempt, says: StageLog) -> Reference:
         commit = attempt.commit
         seal = attempt.checkpoint.sealed()
         if commit is None or seal is None:
             raise InvalidInputError(f"{attempt.checkpoint!r} is recorded as committed, but it has no seal: its store was altered.")
         attempt.verify_commit()
-        self.log.info(
-            "The key is committed already as %s %s, at %s. Nothing is written; no Spark is started.",
-            commit_word(attempt.checkpoint), commit.snapshot_id, commit.committed_at.isoformat(),
-        )  # fmt: skip
+        says.reused(attempt, commit)
         committed = reference(
             attempt.checkpoint, seal, State.COMMITTED,
             recovered=seal.splits, written=0, map_index=origin_of(context).map_index, instances=instances_of(context),
@@ -429,16 +353,3 @@ def _sample(source: Source, options: Mapping[str, str], engine: SparkEngine) -> 
     if isinstance(source, SessionSource):
         return lambda: source.session_sample(engine.session())
     return (lambda: source.sample(options)) if isinstance(source, SampledSource) else None
-
-
-def _without_rows(mode: str) -> str:
-    """What a commit without rows does."""
-    return {
-        "create": "makes a table without rows",
-        "overwrite": "removes what it was to replace, and adds nothing",
-    }.get(mode, "changes nothing, unless it replaces an earlier one")
-
-
-def _counted(counts: Mapping[str, int]) -> str:
-    """What became of the rows, where a mode distinguishes: ``; inserted 5, unchanged 3``."""
-    return "; " + ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())) if counts else ""

@@ -9,13 +9,13 @@ from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError
 from airflow_ckpt_provider.hooks.sources import source_options
 from airflow_ckpt_provider.hooks.tables import open_table
-from airflow_ckpt_provider.operators.modes import SAVE_EVERY, require_on_error, require_version
 from airflow_ckpt_provider.operators.stage import CheckpointedWriteOperator, transform_of
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
 from airflow_ckpt_provider.sources.grouped import GroupedRows
 from airflow_ckpt_provider.tables.format import MAIN
 from airflow_ckpt_provider.tables.staged.format import FORMAT
 from airflow_ckpt_provider.tables.staged.state import FOR_NEXT
+from airflow_ckpt_provider.write.arguments import SAVE_EVERY, require_on_error, require_version
 from airflow_ckpt_provider.write.content import content_key, without_identity
 
 if TYPE_CHECKING:

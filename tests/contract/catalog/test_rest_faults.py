@@ -11,7 +11,7 @@ from support.rest_catalog import AFTER, AWAY, BEFORE, REFUSED, SILENT, ZOMBIE
 from support.world import World
 
 from airflow_ckpt_provider.exceptions import CommitRefusedError, InvalidInputError, OutcomeUnknownError, RetryableError
-from airflow_ckpt_provider.hooks.rest_catalog import CONNECT_TIMEOUT, READ_TIMEOUT, BoundedRestCatalog
+from airflow_ckpt_provider.tables.catalogs import CONNECT_TIMEOUT, READ_TIMEOUT, BoundedRestCatalog
 from airflow_ckpt_provider.write import commit_loop, groups
 
 

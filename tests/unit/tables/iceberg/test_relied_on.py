@@ -65,8 +65,8 @@ RELIED = [
     Relied(f"{VISITORS}._ExpressionEvaluationVisitor.visit_not_starts_with", "self term literal", "tables/iceberg/matching.py"),
     Relied("pyiceberg.catalog.Catalog._load_file_io", "self properties location", "tables/iceberg/creation.py"),
     Relied("pyiceberg.catalog.Catalog._convert_schema_if_needed", "schema format_version", "tables/iceberg/creation.py"),
-    Relied("pyiceberg.catalog.rest.RestCatalog._create_session", "self", "hooks/rest_catalog.py"),
-    Relied("pyiceberg.catalog.rest.RestCatalog._create_legacy_oauth2_auth_manager", "self session", "hooks/rest_catalog.py"),
+    Relied("pyiceberg.catalog.rest.RestCatalog._create_session", "self", "tables/catalogs.py"),
+    Relied("pyiceberg.catalog.rest.RestCatalog._create_legacy_oauth2_auth_manager", "self session", "tables/catalogs.py"),
     Relied("pyiceberg.table.update.schema.UpdateSchema._apply", "self", "tables/iceberg/evolution.py"),
     Relied("pyiceberg.table.StagedTable", "identifier metadata metadata_location io catalog config", "tables/iceberg/creation.py"),
     Relied("pyiceberg.schema.assign_fresh_schema_ids", "schema_or_type next_id", "tables/iceberg/creation.py"),
@@ -263,7 +263,7 @@ def test_text_is_cut_by_a_mode_that_is_called_truncate():
 
 
 def test_rest_catalogs_are_opened_by_a_function_that_can_be_replaced(monkeypatch):
-    """hooks/rest_catalog.py gives their requests time-outs while a catalog is opened."""
+    """tables/catalogs.py gives their requests time-outs while a catalog is opened."""
     monkeypatch.setitem(AVAILABLE_CATALOGS, CatalogType.REST, lambda name, properties: (name, properties["uri"]))
     assert load_catalog("lake", type="rest", uri="http://127.0.0.1:1") == ("lake", "http://127.0.0.1:1")
 

@@ -1,0 +1,141 @@
+"""What a stage says while it runs: the same words in a task's log and in that of a program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_ckpt_provider.checkpoint.rejected import files_of
+from airflow_ckpt_provider.tables.format import mode_type
+from airflow_ckpt_provider.write.outcome import commit_word
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_ckpt_provider.checkpoint.documents import Commit, Seal
+    from airflow_ckpt_provider.tables.missing import WhenMissing
+    from airflow_ckpt_provider.write.attempt import Round, WriteAttempt
+    from airflow_ckpt_provider.write.rounds import Progress
+
+
+class Log(Protocol):
+    """A logger, of the standard library or of Airflow."""
+
+    def info(self, event: str, /, *args: Any) -> Any: ...  # noqa: ANN401 - whatever is shown
+    def warning(self, event: str, /, *args: Any) -> Any: ...  # noqa: ANN401 - as above
+
+
+class StageLog:
+    """The log of one stage.
+
+    :param log: where it goes.
+    :param missing_columns: what the user said of columns that the rows lack, which are named if that is nothing.
+    """
+
+    def __init__(self, log: Log, missing_columns: WhenMissing) -> None:
+        self._log = log
+        self._missing_columns = missing_columns
+        self._named: frozenset[str] = frozenset()
+
+    def opened(self, attempt: WriteAttempt) -> None:
+        """Say what the attempt works on."""
+        checkpoint = attempt.checkpoint
+        self._log.info(
+            "Idempotence key %s, generation %d, table %s, store %s: %s.",
+            checkpoint.key, checkpoint.header.generation, checkpoint.header.table.identifier, checkpoint.store.uri, attempt.state,
+        )  # fmt: skip
+        if attempt.looked_again:
+            self._log.info("Nothing of the generation before it has landed, and %s.", attempt.looked_again)
+        if checkpoint.header.replaces is not None:
+            self._log.info(
+                "Its commit replaces what generation %d of the key has committed.", checkpoint.header.replaces,
+            )  # fmt: skip
+        if attempt.has_other_code and attempt.commit is None:
+            self._log.info("Going on with other code than this write began with. What is staged stays as it is.")
+        for line in attempt.evolved:
+            self._log.info("The schema of %s was evolved: %s.", checkpoint.header.table.identifier, line)
+
+    def reused(self, attempt: WriteAttempt, commit: Commit) -> None:
+        """Say that the key is committed already."""
+        self._log.info(
+            "The key is committed already as %s %s, at %s. Nothing is written; no Spark is started.",
+            commit_word(attempt.checkpoint), commit.snapshot_id, commit.committed_at.isoformat(),
+        )  # fmt: skip
+
+    def announce(self, begun: Round, attempt: WriteAttempt) -> None:
+        """Say what a round has to stage."""
+        self.missing(attempt)
+        total, missing = len(begun.plan.splits), len(begun.missing)
+        which = f"Round {begun.number}: " if begun.number > 1 else ""
+        self._log.info("%s%d splits planned: %d are staged already, %d to write.", which, total, total - missing, missing)
+        again = sum(file.rows for split in begun.missing for file in files_of(split))
+        if again:
+            self._log.info("%s rows of the input at which the transform failed before run again.", f"{again:,}")
+        splits, rows = attempt.saved
+        if splits:
+            self._log.info("Of %d of those to write, %s rows of the input are done. They go on behind them.", splits, f"{rows:,}")
+
+    def report(self, progress: Progress) -> None:
+        """Say how far it is."""
+        self._log.info("%s", progress)
+
+    def ran(self, attempt: WriteAttempt, *, started: bool) -> None:
+        """Say what the rounds took, once all is staged.
+
+        :param started: whether anything had to be computed.
+        """
+        for look in attempt.looks:
+            if look.is_long:
+                self._log.info("Looking at %s files staged before took %.1f s.", f"{look.files:,}", look.seconds)
+        if attempt.lost:
+            self._log.warning("Files of %d splits that were staged before were gone: those were staged anew.", attempt.lost)
+        if not started:
+            self._log.info("Everything is staged. No Spark is started.")
+
+    def missing(self, attempt: WriteAttempt) -> None:
+        """Name the columns that are null because the rows lack them, each once."""
+        new = attempt.missing - self._named
+        self._named |= new
+        if new and self._missing_columns is None:
+            self._log.warning(
+                "The rows do not have these columns of %s, which are null in them: %s. To refuse such rows, set "
+                "missing_columns='fail' on this stage; if null is meant, missing_columns='null'.",
+                attempt.checkpoint.header.table.identifier, ", ".join(sorted(new)),
+            )  # fmt: skip
+
+    def rejected(self, attempt: WriteAttempt, seal: Seal) -> None:
+        """Say how many rows are left out, and why the first of them are."""
+        if seal.rejected:
+            self._log.warning(
+                "The transform failed at %s rows of the input, which are left out: %s. They are kept beside the write: "
+                "Rejected(<output of this stage>) is a source that reads them.",
+                f"{seal.rejected_rows:,}", attempt.rejections.said_of(seal),
+            )  # fmt: skip
+
+    def sealed(self, attempt: WriteAttempt, seal: Seal) -> None:
+        """Say what is sealed."""
+        header = attempt.checkpoint.header
+        lands, recovered = mode_type(header).lands, attempt.recovered(seal)
+        if not seal.splits and lands:
+            self._log.warning(
+                "The source has nothing to read. With mode=%r the commit %s.", header.mode, _without_rows(header.mode)
+            )
+        elif not seal.splits:
+            self._log.warning("The source has nothing to read, and so has the next task.")
+        self._log.info(
+            "Sealed: %d splits (%d recovered, %d written now), %s rows in %d files%s. Ready to be %s.",
+            seal.splits, recovered, seal.splits - recovered, f"{seal.rows:,}", seal.files, _counted(seal.counts),
+            "committed" if lands else "read by the next task",
+        )  # fmt: skip
+
+
+def _without_rows(mode: str) -> str:
+    """What a commit without rows does."""
+    return {
+        "create": "makes a table without rows",
+        "overwrite": "removes what it was to replace, and adds nothing",
+    }.get(mode, "changes nothing, unless it replaces an earlier one")
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    """What became of the rows, where a mode distinguishes: ``; inserted 5, unchanged 3``."""
+    return "; " + ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())) if counts else ""
