@@ -62,6 +62,7 @@ MATRIX: dict[str, tuple[dict[str, str], list[str]]] = {
     "pieces": ({"PIECES_EXAMPLES": "300"}, ["tests/protocol/histories/test_pieces.py"]),
     "rejected": ({"REJECTED_EXAMPLES": "300"}, ["tests/protocol/histories/test_rejected.py"]),
     "kills": ({"KILLS": "10"}, ["tests/spark/test_random_kills.py", "-s"]),
+    "program": ({"PROGRAM_EFFECTS": "1"}, ["tests/protocol/crash/test_spark.py", "-k", "program"]),
     "upserts": ({"UPSERT_EXAMPLES": "300"}, ["tests/unit/tables/iceberg/test_upsert_model.py"]),
     "lance-moves": ({"ROUNDS": "400"}, ["tests/unit/tables/lance/test_moves.py"]),
     "lance-line": ({"ROUNDS": "1"}, ["tests/protocol/races/test_lance_line.py"]),

@@ -25,8 +25,11 @@ _LATEST = (
 _BY_PARAMS = f"set params={_ASKED} on the stage and clear it in the same run, then its commit"
 
 
+_BY_PROGRAM = "call checkpointed_write with restart=, any text that was not used before"
+
+
 class TaskInstance(Protocol):
-    """Where a write comes from; see ``Origin``."""
+    """Where a write comes from; see ``Origin``. A program of the user's own has an empty DAG id, and its name for a task."""
 
     @property
     def dag_id(self) -> str: ...
@@ -63,6 +66,8 @@ def how_to_restart(header: Keyed | None = None) -> str:
     if header is None:
         return f"{_BY_RUN} if the stage has an idempotence_key; if it has the default one, in which the run is, {_BY_PARAMS}"
     origin = header.origin
+    if is_program(origin):
+        return _BY_PROGRAM
     run = origin.run_id
     if run.startswith(TEMPORARY_RUN):
         # The default key of such a run has something else in its place.
@@ -72,11 +77,27 @@ def how_to_restart(header: Keyed | None = None) -> str:
     return _BY_RUN
 
 
+def is_program(origin: TaskInstance) -> bool:
+    """Whether a write comes from a program of the user's own, which no DAG runs."""
+    return not origin.dag_id
+
+
+def run_again(header: Keyed) -> str:
+    """How to have what is missing staged, to begin a sentence.
+
+    :param header: of the checkpoint.
+    """
+    task = header.origin.task_id
+    return f"Run the program {task!r} again" if is_program(header.origin) else f"Clear the task {task!r}"
+
+
 def how_to_continue(header: Keyed) -> str:
     """What to do to keep what is staged and to go on with other code, as a sentence or two.
 
     :param header: of the checkpoint.
     """
+    if is_program(header.origin):
+        return 'To keep what is staged and go on with the code as it is now: call checkpointed_write with on_change="continue".'
     return (
         'To keep what is staged and go on with the code as it is now: set on_change="continue" on the stage, or run '
         f"airflow checkpoints continue {shlex.quote(header.key)} once, and clear the stage. {_LATEST}."

@@ -8,6 +8,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
 from airflow_ckpt_provider.checkpoint.documents import Connections
 from airflow_ckpt_provider.checkpoint.layout import rows_folder
 from airflow_ckpt_provider.checkpoint.reference import require_same_table, resolve
+from airflow_ckpt_provider.checkpoint.restart import is_program
 from airflow_ckpt_provider.exceptions import BindingMismatchError, InvalidInputError
 from airflow_ckpt_provider.hooks.catalog import DEFAULT_CONN_ID
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
@@ -35,8 +36,8 @@ class OwnConnections(NamedTuple):
     """What the DAG says to an operator that takes up a checkpoint.
 
     :param checkpoint: connection of the store; None for that of a reference, or the default one for a bare key.
-    :param iceberg: connection of an Iceberg table whose checkpoint is given by a bare key.
-    :param lance: connection of a Lance dataset whose checkpoint is given by a bare key; None for the environment's credentials.
+    :param iceberg: connection of an Iceberg table whose checkpoint is given by a bare key, or was staged by a program.
+    :param lance: the same of a Lance dataset; None for the environment's credentials.
     :param table: the one table that a checkpoint may have; any of these connections if None.
     :param branch: the one branch that a checkpoint may have; any of the table if None.
     """
@@ -57,7 +58,8 @@ class OwnConnections(NamedTuple):
 
         :raises InvalidInputError: if a reference has another one than the operator was given.
         """
-        if isinstance(pointer, str):
+        if isinstance(pointer, str) or not pointer["checkpoint_conn_id"]:
+            # A program that has staged it knows no connections.
             return self.checkpoint or CheckpointHook.default_conn_name
         if self.checkpoint not in {None, pointer["checkpoint_conn_id"]}:
             raise InvalidInputError(
@@ -73,18 +75,17 @@ class OwnConnections(NamedTuple):
         :raises BindingMismatchError: for a bare key of a table of another format than operators write.
         """
         store = self.store_of(pointer)
-        if isinstance(pointer, str):
-            if _is_for_next(checkpoint):
-                return Connections(table=store, spark=DEFAULT_SPARK, checkpoint=store)
-            given, kind = {"iceberg": self.iceberg, "lance": self.lance or ""}, checkpoint.header.table.format
-            if kind not in given:
-                raise BindingMismatchError(
-                    f"The checkpoint of the key {checkpoint.key.value!r} is of a table of the format {kind!r}, which no stage "
-                    "writes by itself: the store was altered. Nothing was changed. Pass the stage's output instead of its key."
-                )
-            table = given[kind]
-            return Connections(table=table, spark=DEFAULT_SPARK, checkpoint=store)
-        return Connections(table=pointer["table_conn_id"], spark=pointer["spark_conn_id"], checkpoint=store)
+        if not isinstance(pointer, str) and not is_program(checkpoint.header.origin):
+            return Connections(table=pointer["table_conn_id"], spark=pointer["spark_conn_id"], checkpoint=store)
+        if _is_for_next(checkpoint):
+            return Connections(table=store, spark=DEFAULT_SPARK, checkpoint=store)
+        given, kind = {"iceberg": self.iceberg, "lance": self.lance or ""}, checkpoint.header.table.format
+        if kind not in given:
+            raise BindingMismatchError(
+                f"The checkpoint of the key {checkpoint.key.value!r} is of a table of the format {kind!r}, which no stage "
+                "writes by itself: the store was altered. Nothing was changed. Pass the stage's output instead of its key."
+            )
+        return Connections(table=given[kind], spark=DEFAULT_SPARK, checkpoint=store)
 
     def require(self, checkpoint: Checkpoint, pointer: str | Reference) -> None:
         """Refuse a generation that the store binds to another connection or table than the DAG, or the reference, says (I15).
@@ -113,7 +114,7 @@ class OwnConnections(NamedTuple):
             )
         if not isinstance(pointer, str):
             require_same_table(checkpoint, pointer)
-        elif header.connections.table != (table := self.of(checkpoint, pointer).table):
+        elif not is_program(header.origin) and header.connections.table != (table := self.of(checkpoint, pointer).table):
             name = f"{header.table.format}_conn_id"
             raise BindingMismatchError(
                 f"The checkpoint of the key {checkpoint.key.value!r} says that {header.table.identifier} was written through the "

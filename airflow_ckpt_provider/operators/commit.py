@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
-from airflow_ckpt_provider.checkpoint.reference import pointers, reference, require_whole
+from airflow_ckpt_provider.checkpoint.reference import pointers, require_whole
 from airflow_ckpt_provider.exceptions import BindingMismatchError, CheckpointMissingError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.lookup import OwnConnections, find_checkpoint, target_of
@@ -21,7 +20,7 @@ from airflow_ckpt_provider.spark.session import spark_session
 from airflow_ckpt_provider.tables.format import MAIN
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.grouping import adds_only
-from airflow_ckpt_provider.write.outcome import commit_facts, commit_word
+from airflow_ckpt_provider.write.outcome import commit_word, committed_reference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-    from airflow_ckpt_provider.checkpoint.documents import Connections
     from airflow_ckpt_provider.checkpoint.reference import Reference
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
     from airflow_ckpt_provider.spark.checks.check import Check, CheckSpec
@@ -154,7 +152,7 @@ class CheckpointCommitOperator(BaseOperator):
         for snapshot_id in dict.fromkeys(member.commit.snapshot_id for member in settled):
             members = [member for member in settled if member.commit.snapshot_id == snapshot_id]
             self._log_outcome(snapshot_id, members)
-        references = [_committed(*facts) for facts in zip(settled, given, connections, strict=True)]
+        references = [committed_reference(*facts) for facts in zip(settled, given, connections, strict=True)]
         return references if is_list else references[0]
 
     def _require_told(self, checkpoint: Checkpoint) -> None:
@@ -231,13 +229,3 @@ class CheckpointCommitOperator(BaseOperator):
             self.log.info("%s %d has landed: %s rows in %d files.", what.capitalize(), snapshot_id, f"{rows:,}", files)
         else:
             self.log.info("%s %d had landed before: %s rows. Nothing is repeated.", what.capitalize(), snapshot_id, f"{rows:,}")
-
-
-def _committed(member: groups.Settled, pointer: str | Reference, connections: Connections) -> Reference:
-    map_index, instances = (None, None) if isinstance(pointer, str) else (pointer.get("map_index"), pointer.get("instances"))
-    committed = reference(
-        member.checkpoint, member.seal, State.COMMITTED,
-        recovered=member.seal.splits, written=0, map_index=map_index, instances=instances, connections=connections,
-    )  # fmt: skip
-    committed["commit"] = commit_facts(member.checkpoint, member.commit, landed_now=member.landed_now)
-    return committed

@@ -1,4 +1,4 @@
-"""Spark as what runs the splits of a write: one session, started when the first round has something to do."""
+"""Spark as what runs the splits of a write: a session that the first round with something to do starts, or the user's own."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Self
 
 from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.sources.protocol import SessionSource
+from airflow_ckpt_provider.spark.code_shipping import is_connect
 from airflow_ckpt_provider.spark.frame.run import FrameRun
 from airflow_ckpt_provider.spark.jvm import Starting
-from airflow_ckpt_provider.spark.session import spark_session
+from airflow_ckpt_provider.spark.session import DEFAULT_MASTER, SparkTarget, spark_session, with_package
 from airflow_ckpt_provider.spark.stage import StageRun
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_ckpt_provider.spark.session import SparkTarget
     from airflow_ckpt_provider.write.attempt import Round, WriteAttempt
     from airflow_ckpt_provider.write.work import SplitWork
 
@@ -74,9 +74,47 @@ class SparkEngine:
 
     def job(self, attempt: WriteAttempt, missing: Round, work: SplitWork) -> StageRun:
         """The missing splits of a round as one Spark job; see ``Engine.job``."""
-        spark, checkpoint, source = self.session(), attempt.checkpoint, attempt.source
-        # What else is missing follows when there is something that it can be computed from.
-        buckets = [split for split in missing.missing if split.task == READ]
-        if isinstance(source, SessionSource) and buckets:
-            return FrameRun(spark, checkpoint, work, source, missing.plan, buckets, attempt.check_fit)
-        return StageRun(spark, checkpoint, work, missing.missing, len(missing.plan.splits) - len(missing.missing))
+        return job_of(self.session(), attempt, missing, work)
+
+
+class SessionEngine:
+    """Runs splits in a session of the user's own, which stays as it is."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        #: Whether there was anything to compute.
+        self.started = False
+
+    @property
+    def target(self) -> SparkTarget:
+        """Where the session runs."""
+        if is_connect(self.spark):
+            return SparkTarget(remote="sc://")
+        return SparkTarget(master=self.spark.conf.get("spark.master") or DEFAULT_MASTER)
+
+    @property
+    def name(self) -> str:
+        """The master, without secrets."""
+        return self.target.name
+
+    def start(self) -> None:
+        """Put this package on the executors."""
+        with_package(self.spark)
+        self.started = True
+
+    def cancel(self) -> None:
+        """There is no start to stop."""
+
+    def job(self, attempt: WriteAttempt, missing: Round, work: SplitWork) -> StageRun:
+        """The missing splits of a round as one Spark job; see ``Engine.job``."""
+        return job_of(self.spark, attempt, missing, work)
+
+
+def job_of(spark: SparkSession, attempt: WriteAttempt, missing: Round, work: SplitWork) -> StageRun:
+    """The missing splits of a round as one Spark job; see ``Engine.job``."""
+    checkpoint, source = attempt.checkpoint, attempt.source
+    # What else is missing follows when there is something that it can be computed from.
+    buckets = [split for split in missing.missing if split.task == READ]
+    if isinstance(source, SessionSource) and buckets:
+        return FrameRun(spark, checkpoint, work, source, missing.plan, buckets, attempt.check_fit)
+    return StageRun(spark, checkpoint, work, missing.missing, len(missing.plan.splits) - len(missing.missing))

@@ -11,11 +11,11 @@ import sys
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.checkpoint.secrets import REDACTED, without_credentials
 from airflow_ckpt_provider.exceptions import InvalidInputError, PySparkVersionError
-from airflow_ckpt_provider.spark.code_shipping import ship_package
+from airflow_ckpt_provider.spark.code_shipping import is_connect, ship_package
 from airflow_ckpt_provider.spark.connect import require_reachable
 from airflow_ckpt_provider.spark.jvm import Starting, start_jvm
 
@@ -112,9 +112,33 @@ def spark_session(target: SparkTarget, name: str, starting: Starting | None = No
             spark, ours = _open(target, name, starting)
         if ours:
             stack.callback(spark.stop)
-        if target.remote or not _LOCAL.match(spark.conf.get("spark.master") or ""):
-            ship_package(spark)
+        with_package(spark)
         yield spark
+
+
+def with_package(spark: SparkSession) -> None:
+    """Put this package on the executors of a session, unless they are threads of this process."""
+    if is_connect(spark) or not _LOCAL.match(spark.conf.get("spark.master") or ""):
+        ship_package(spark)
+
+
+@contextlib.contextmanager
+def same_python(spark: SparkSession) -> Iterator[None]:
+    """Within the block, tasks of a session of the user's own run this very Python, if nobody has said which, and they are local.
+
+    PySpark would run whatever ``python3`` is on the path, which may lack what this process has.
+    """
+    if is_connect(spark) or not _LOCAL.match(spark.conf.get("spark.master") or ""):
+        yield
+        return
+    context: Any = spark.sparkContext
+    before = context.pythonExec
+    if "PYSPARK_PYTHON" not in os.environ and before == "python3":
+        context.pythonExec = sys.executable
+    try:
+        yield
+    finally:
+        context.pythonExec = before
 
 
 def _open(target: SparkTarget, name: str, starting: Starting) -> tuple[SparkSession, bool]:

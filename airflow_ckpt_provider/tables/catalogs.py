@@ -1,8 +1,8 @@
-"""A REST catalog that is not waited for without end: the library gives its requests no time-outs.
+"""Opening Iceberg catalogs. A REST catalog is not waited for without end: the library gives its requests no time-outs.
 
 A commit whose answer does not come in time is looked for in the table's history like any other of unknown outcome.
 
-Decision: the time-outs are properties of the connection under the names that Iceberg's Java library has for them.
+Decision: the time-outs are properties of the catalog under the names that Iceberg's Java library has for them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import AVAILABLE_CATALOGS, CatalogType
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import NotInstalledError
 
-from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.checkpoint.secrets import redacted
+from airflow_ckpt_provider.exceptions import InvalidInputError, RetryableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pyiceberg.catalog import Catalog
     from pyiceberg.catalog.rest.auth import AuthManager
     from requests import Session
 
@@ -66,7 +69,28 @@ def _seconds(properties: Mapping[str, object], name: str) -> float:
     except ValueError:
         milliseconds = 0
     if not 0 < milliseconds < float("inf"):
-        raise InvalidInputError(
-            f"{name}={value!r} of the Iceberg connection is no time in milliseconds, such as {_DEFAULTS[name]}."
-        )
+        raise InvalidInputError(f"{name}={value!r} of the Iceberg catalog is no time in milliseconds, such as {_DEFAULTS[name]}.")
     return milliseconds / 1000
+
+
+def opened_catalog(properties: Mapping[str, str]) -> Catalog:
+    """The catalog that pyiceberg's properties describe, with time-outs for its requests.
+
+    :param properties: as those of ``pyiceberg.catalog.load_catalog``, with its ``name``, which is ``default`` without one; a SQL
+        catalog keeps its tables by it.
+    :raises InvalidInputError: if there is no such catalog.
+    :raises RetryableError: if it does not answer.
+    """
+    from pyiceberg.catalog import load_catalog
+
+    told = {str(key): str(value) for key, value in properties.items()}
+    name = told.pop("name", "default")
+    try:
+        with bounded_catalogs():
+            return load_catalog(name, **told)
+    except InvalidInputError:
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {redacted(error, told)}"
+        kind = InvalidInputError if isinstance(error, ValueError | NotInstalledError) else RetryableError
+        raise kind(f"The Iceberg catalog {name!r} could not be opened: {said}") from error

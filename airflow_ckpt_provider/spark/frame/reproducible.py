@@ -152,13 +152,22 @@ def _items(sequence: Any) -> list[Any]:  # noqa: ANN401 - a Scala Seq
 # -- the plan as text -------------------------------------------------------------------------------------------------
 
 
-def _from_text(spark: SparkSession, frame: DataFrame) -> _Node:
+def analyzed_plan(spark: SparkSession, frame: DataFrame) -> str:
+    """The analyzed plan of a DataFrame as text, as a whole. Its first line is the schema."""
     # Spark cuts long plans off, and what it cuts off would not be seen.
     unlimited = {"spark.sql.debug.maxToStringFields": "1000000", "spark.sql.maxPlanStringLength": str(1 << 30)}
     with spark_settings(spark, unlimited):
         shown: Any = frame
-        text = shown._explain_string(extended=True)  # noqa: SLF001 - explain() prints it
-    plan = text.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
+        if is_connect(spark):
+            text = shown._explain_string(extended=True)  # noqa: SLF001 - explain() prints it
+        else:
+            explaining = shown._sc._jvm.PythonSQLUtils  # noqa: SLF001 - as explain() does
+            text = explaining.explainString(shown._jdf.queryExecution(), "extended")  # noqa: SLF001 - as above
+    return str(text).partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
+
+
+def _from_text(spark: SparkSession, frame: DataFrame) -> _Node:
+    plan = analyzed_plan(spark, frame)
     # Its first line is the schema.
     lines = [match for line in plan.strip("\n").split("\n")[1:] if (match := _LINE.match(line))]
     open_nodes: list[tuple[int, str, str, list[Any]]] = [(-1, "", "", [])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart, run_again
 from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, TableMovedError
 from airflow_ckpt_provider.scan.data_files import PinnedSnapshot
 from airflow_ckpt_provider.tables.iceberg.conflicts import changes_since, deletes_upon, touching
@@ -81,7 +81,7 @@ def require_same_files(now_there: dict[str, Split], planned: dict[str, Split], h
         raise TableMovedError(
             f"{header.table.identifier} was changed since the write of the key {header.key!r} was planned: {len(changed)} of the "
             "files that it rewrites were changed, removed or added. Nothing was committed, and what is staged stays staged. "
-            f"Clear the task {header.origin.task_id!r}: it stages what the change affects, and nothing else, before the commit "
+            f"{run_again(header)}: it stages what the change affects, and nothing else, before the commit "
             "runs again."
         )
 

@@ -6,19 +6,22 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from protocol.crash.effects import DRIVER
+from pyspark.sql import SparkSession
 from support.frames import orders
 from support.world import World
 
 from airflow_ckpt_provider.exceptions import CheckpointError
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
+from airflow_ckpt_provider.spark import checkpointed_write, commit
 from airflow_ckpt_provider.spark.engine import SparkEngine
 from airflow_ckpt_provider.spark.session import SparkTarget
 from airflow_ckpt_provider.write.rounds import Rounds
 
 if TYPE_CHECKING:
+    from airflow_ckpt_provider.checkpoint.reference import Reference
     from airflow_ckpt_provider.write.groups import Settled
 
 #: Two splits at a time.
@@ -55,11 +58,29 @@ def write(world: World, recover: str = "") -> tuple[Settled, set[str]]:
     return settled, scheduled
 
 
-def main(root: str, kill_the_driver: str, recover: str = "") -> None:
+def program(world: World) -> Reference:
+    """The same write, in a program of the user's own; returns the reference to what is committed."""
+    catalog = {"name": "iceberg_default", "type": "sql"} | {
+        "uri": f"sqlite:///{world.root}/catalog.db",
+        "warehouse": f"file://{world.root}/warehouse",
+    }
+    builder = SparkSession.builder.master(TARGET.master)
+    for name, value in TARGET.conf.items():
+        builder = builder.config(name, value)
+    frame = builder.getOrCreate().read.parquet(str(world.input))
+    facts: dict[str, Any] = {"key": "orders", "id_column": "id", "buckets": BUCKETS}
+    staged = checkpointed_write(frame, table="shop.orders", catalog=catalog, store=world.store.uri, **facts)
+    return cast("Reference", commit(staged, catalog=catalog, store=world.store.uri))
+
+
+def main(root: str, kill_the_driver: str, how: str = "") -> None:
     if kill_the_driver == "driver too":
         os.environ[DRIVER] = str(os.getpid())
     try:
-        write(World(Path(root)), recover)
+        if how == "program":
+            program(World(Path(root)))
+        else:
+            write(World(Path(root)), how)
     except CheckpointError as error:
         print(json.dumps({"error": type(error).__name__, "message": str(error)}))
         sys.exit(1)

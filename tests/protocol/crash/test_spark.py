@@ -23,7 +23,7 @@ from protocol.crash.exactly_once import (
     generations,
     own_snapshots,
 )
-from protocol.crash.spark_to import BUCKETS, TARGET, write
+from protocol.crash.spark_to import BUCKETS, TARGET, program, write
 from support.world import World
 
 from airflow_ckpt_provider.spark.session import spark_session
@@ -38,6 +38,27 @@ FRAMES = {
     "buckets": ["after create data file#1", "before put g1/staged#2", "after put g1/staged#3", "before close metadata#1"],
     "rows": ["before put g1/ids#1", "after put g1/ids#2", "before put g1/staged#2", "after put g1/staged#3"],
 }
+
+#: The same for a program of the user's own. ``PROGRAM_EFFECTS=1`` is for all of its effects, the first of each kind.
+PROGRAM = [
+    "after put g1/header#1",
+    "before put g1/staged#2",
+    "after put g1/staged#3",
+    "before commit of#1",
+    "after close metadata#1",
+]
+if os.environ.get("PROGRAM_EFFECTS"):
+    PROGRAM = [
+        f"{when} {effect}#{number}"
+        for when in ("before", "after")
+        for effect, most in {
+            "put g1/header": 1, "put g1/plan": 1, "put g1/attempts": 1, "create data file": BUCKETS, "close data file": BUCKETS,
+            "create manifest of": BUCKETS, "close manifest of": BUCKETS, "put g1/staged": BUCKETS, "put g1/seal": 1,
+            "put g1/group": 1, "create manifest list": 1, "close manifest list": 1, "commit of the table": 1, "create metadata": 1,
+            "close metadata": 1, "put g1/commit": 1,
+        }.items()
+        for number in range(1, most + 1)
+    ]  # fmt: skip
 
 TESTS = Path(__file__).resolve().parents[2]
 
@@ -150,6 +171,22 @@ def test_rows_of_a_dataframe_whose_processes_are_all_killed_are_completed_by_a_r
     late = sum(one.rows for one in latest.staged(sorted(split for _, split in after.published.keys() - before.published.keys())))
     assert (early > 0, early + late) == (bool(before.published), len(IDS))
     assert write(world, "rows")[1] == set()
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("fatal", PROGRAM)
+def test_a_program_that_is_killed_with_all_that_it_started_goes_on_where_it_was_when_it_is_run_again(world, tmp_path, fatal):
+    done = run_driver(world, tmp_path / "ledger", fatal, "driver too", "program")
+    assert done.returncode == -signal.SIGKILL, (tmp_path / "stderr").read_text()[-2000:]
+    assert_died_at(tmp_path / "ledger", fatal)
+    before, landed = Midway.of(world), bool(own_snapshots(world))
+    reference = program(world)
+    assert reference["commit"]["landed_now"] is not landed
+    assert reference["rows"] == len(IDS)
+    assert_exactly_once(world, IDS)
+    assert_only_missing_splits_were_written(world, before)
+    assert program(world)["commit"] == reference["commit"] | {"landed_now": False}
+    assert len(own_snapshots(world)) == 1
 
 
 def killed_frame(world, ledger, fatal, recover):

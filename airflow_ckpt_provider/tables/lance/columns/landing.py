@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.checkpoint.documents import READ
+from airflow_ckpt_provider.checkpoint.restart import run_again
 from airflow_ckpt_provider.exceptions import TableMovedError
 from airflow_ckpt_provider.scan.lance_rows import Rows
 from airflow_ckpt_provider.scan.row_lineage import PinnedRows, moved_in
@@ -44,7 +45,7 @@ def require_covered(
         raise TableMovedError(
             f"{write.header.table.identifier} was changed since the columns of the key {write.header.key!r} were computed: "
             f"{len(gone)} fragments were rewritten or removed, and {len(new)} are new. Nothing was committed, and what is "
-            f"staged stays staged. Clear the task {write.header.origin.task_id!r}: it computes what the change affects, and "
+            f"staged stays staged. {run_again(write.header)}: it computes what the change affects, and "
             "nothing else, before the commit runs again."
         )
     if new:

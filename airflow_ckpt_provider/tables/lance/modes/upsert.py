@@ -9,6 +9,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.anew import as_named, read_anew, staged_anew
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Split
+from airflow_ckpt_provider.checkpoint.restart import run_again
 from airflow_ckpt_provider.exceptions import TableMovedError
 from airflow_ckpt_provider.tables.keys.parameters import UpsertParameters
 from airflow_ckpt_provider.tables.lance.intermediate import deletions_in, sidecars_of
@@ -134,7 +135,7 @@ class Upsert(LanceMode):
                 raise TableMovedError(
                     f"{write.header.table.identifier} was changed since the write of the key {write.header.key!r} was planned: "
                     f"{len(changed)} fragments were changed, removed or added. Nothing was committed, and what is staged stays "
-                    f"staged. Clear the task {write.header.origin.task_id!r}: it matches what the change affects, and nothing "
+                    f"staged. {run_again(write.header)}: it matches what the change affects, and nothing "
                     "else, before the commit runs again."
                 )
         deletions = {in_record.fragment: in_record for record in write.staged if (in_record := deletions_in(record)) is not None}

@@ -1,0 +1,300 @@
+"""A checkpointed write in a program of the user's own: a script, a notebook, an ``@task.pyspark``, a submitted application.
+
+It runs on the session that is there, and imports no Airflow. The program is the driver; what is staged is found again by the key,
+whichever process calls next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow_ckpt_provider.checkpoint.checkpoint import State
+from airflow_ckpt_provider.checkpoint.documents import Connections, Origin
+from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.checkpoint.location import StorageLocation
+from airflow_ckpt_provider.checkpoint.reference import pointers, reference, require_whole, resolve
+from airflow_ckpt_provider.checkpoint.signing import ConnectionKeys
+from airflow_ckpt_provider.checkpoint.staged_write import sealed_of
+from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
+from airflow_ckpt_provider.sources.transform import Transform
+from airflow_ckpt_provider.spark.code_shipping import is_connect
+from airflow_ckpt_provider.spark.engine import SessionEngine
+from airflow_ckpt_provider.spark.frame.reproducible import analyzed_plan
+from airflow_ckpt_provider.spark.session import quiet, require_equal_pyspark, same_python
+from airflow_ckpt_provider.spark.session_catalog import catalog_of_session
+from airflow_ckpt_provider.spark.visibility import require_shared_dataset, require_shared_store
+from airflow_ckpt_provider.tables.catalogs import opened_catalog
+from airflow_ckpt_provider.tables.format import MAIN, format_of
+from airflow_ckpt_provider.tables.parameters import given
+from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write.arguments import require_policies, require_transform, require_version
+from airflow_ckpt_provider.write.attempt import WriteAttempt
+from airflow_ckpt_provider.write.outcome import commit_facts, committed_reference
+from airflow_ckpt_provider.write.request import WriteRequest
+from airflow_ckpt_provider.write.rounds import Rounds
+from airflow_ckpt_provider.write.stage_log import StageLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_ckpt_provider.checkpoint.reference import Reference
+    from airflow_ckpt_provider.sources.dataframe import Recover
+    from airflow_ckpt_provider.tables.table import Table
+
+_log = logging.getLogger(__name__)
+
+#: A program knows no Airflow connections.
+_NO_CONNECTIONS = Connections(table="", spark="", checkpoint="")
+
+#: Option of a store that is no option of its storage: the secret that its documents are signed with.
+_SIGNING = "signing_secret"
+
+#: Numbers that Spark gives to columns, other ones in each process.
+_NUMBERS = re.compile(r"#\d+L?")
+
+
+def checkpointed_write(
+    frame: DataFrame,
+    *,
+    key: str,
+    store: str,
+    table: str | None = None,
+    uri: str | None = None,
+    mode: str = "append",
+    id_column: Sequence[str] | str,
+    recover: Recover = "buckets",
+    buckets: int = 64,
+    catalog: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    store_options: Mapping[str, str] | None = None,
+    branch: str = MAIN,
+    transform: Callable[..., Any] | str | None = None,
+    transform_version: str | None = None,
+    on_change: Literal["fail", "restart", "continue"] = "fail",
+    on_rerun: Literal["reuse", "replace"] = "reuse",
+    evolve_schema: bool = False,
+    missing_columns: Literal["null", "fail"] | None = None,
+    assert_unique: bool = False,
+    reproducible: bool = False,
+    restart: str | None = None,
+    **parameters: object,
+) -> Reference:
+    """Stage the rows of a DataFrame: files that no commit references yet. ``commit`` lands them, in this program or another task.
+
+    Run the program again after it was killed, with the same key: buckets that are staged are not computed again::
+
+        reference = checkpointed_write(orders, table="prod.shop.orders", key=f"orders/{day}", id_column="id", store="s3://lake/ckpt")
+        commit(reference, catalog="prod", store="s3://lake/ckpt")
+
+    What it does is logged by the logger ``airflow_ckpt_provider.spark.program``, progress too.
+
+    :param frame: the rows; each run has to compute the same ones, unless ``recover`` is ``rows``
+    :param key: the name under which this write is remembered, up to 512 characters; another one for each write
+    :param store: URI of the checkpoint store
+    :param table: an Iceberg table, ``namespace.table``; without ``catalog``, with the name of a catalog of the session before it
+    :param uri: a Lance dataset, in place of ``table``
+    :param mode: as those of ``CheckpointedIcebergWriteOperator`` and ``CheckpointedLanceWriteOperator``
+    :param id_column: one or several columns that identify a row
+    :param recover: see ``SparkDataFrame``, as ``buckets``, ``assert_unique`` and ``reproducible``
+    :param catalog: pyiceberg's properties of the catalog, and its ``name``, which is ``default`` without one; the session's own
+        catalog if None
+    :param storage_options: options of the dataset's storage, by Lance's names; the environment's credentials without any
+    :param store_options: options of the store's storage, by obstore's names, and ``signing_secret`` if all documents are to be
+        signed; the environment's credentials without any
+    :param branch: of an Iceberg table
+    :param transform: a function of Arrow batches, or a ``Map`` or ``FlatMap``, over the rows of the DataFrame
+    :param transform_version: what stands for the transform's code
+    :param on_change: what to do if the key belongs to a write with another table, DataFrame, mode or transform, as the operators.
+        The DataFrame counts by its analyzed plan, in which the code of a UDF, and which files a table has, are not
+    :param on_rerun: what to do if the key is committed already, as the operators
+    :param evolve_schema: add columns that the table lacks, as the operators
+    :param missing_columns: what becomes of columns that the rows lack, as the operators
+    :param restart: any text; what is staged is given up and the write begun anew, once for each text
+    :param parameters: those of the mode, such as ``upsert_keys``, as the operators
+    :returns: the reference; its ``state`` is ``sealed``, or ``committed`` if the key had landed before
+    :raises CheckpointError: if the rows cannot be staged; the message says what to do
+    """
+    require_equal_pyspark()
+    quiet()
+    require_policies(on_change, on_rerun, "succeed", missing_columns)
+    require_transform(transform)
+    version = require_version(transform, transform_version)
+    spark = frame.sparkSession
+    engine = SessionEngine(spark)
+    opened_store = _store(store, store_options)
+    require_shared_store(opened_store, engine.target)
+    target = _target(spark, engine, table, uri, branch, catalog, storage_options)
+    source = SparkDataFrame(
+        _Given(frame),
+        id_column,
+        buckets,
+        recover=recover,
+        assert_unique=assert_unique,
+        reproducible=reproducible,
+        build_version=_plan_digest(spark, frame),
+    )
+    request = WriteRequest(
+        key=IdempotenceKey(key),
+        source=source,
+        options={},
+        transform=None if transform is None else Transform(transform),
+        transform_version=version,
+        mode=mode,
+        parameters=given(format_of(target.format).parameters, mode, parameters),
+        connections=_NO_CONNECTIONS,
+        origin=_origin(spark),
+        on_change=on_change,
+        on_rerun=on_rerun,
+        evolve_schema=evolve_schema,
+        missing_columns=missing_columns,
+        sample=lambda: source.session_sample(spark),
+        restart_token=restart,
+    )
+    return _stage(WriteAttempt(opened_store, target, request), engine, StageLog(_log, missing_columns))
+
+
+def commit(
+    checkpoint: Reference | Sequence[Reference],
+    *,
+    store: str,
+    catalog: Mapping[str, str] | str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    store_options: Mapping[str, str] | None = None,
+) -> Reference | list[Reference]:
+    """Land what ``checkpointed_write`` has staged, in one snapshot, once: however often it is called, and by however many.
+
+    :param checkpoint: what ``checkpointed_write`` has returned; a list for one snapshot of all
+    :param store: as ``checkpointed_write`` was given it
+    :param catalog: as ``checkpointed_write`` was given it, or the name of a catalog of the session that is active
+    :param storage_options: as ``checkpointed_write`` was given them
+    :param store_options: as ``checkpointed_write`` was given them
+    :returns: the reference with ``state`` ``committed`` and the member ``commit``; a list of them for a list, in its order
+    :raises CheckpointError: if it cannot land; the message says what to do
+    """
+    told, is_list = pointers(checkpoint)
+    references = [pointer for pointer in told if not isinstance(pointer, str)]
+    if len(references) < len(told):
+        raise InvalidInputError("commit takes what checkpointed_write has returned; a key alone does not say what was staged.")
+    require_whole(references)
+    opened_store = _store(store, store_options)
+    checkpoints = [found for pointer in references if (found := resolve(opened_store, pointer)) is not None]
+    bound = checkpoints[0].header.table
+    if isinstance(catalog, str):
+        catalog = catalog_of_session(_active(), catalog)
+    table = _opened(bound.format, bound.identifier, bound.branch, catalog, storage_options)
+    settled = groups.commit(checkpoints, table)
+    committed = [
+        committed_reference(member, pointer, member.checkpoint.header.connections)
+        for member, pointer in zip(settled, references, strict=True)
+    ]
+    return committed if is_list else committed[0]
+
+
+def _stage(attempt: WriteAttempt, engine: SessionEngine, says: StageLog) -> Reference:
+    checkpoint = attempt.checkpoint
+    says.opened(attempt)
+    if attempt.commit is not None:
+        seal = sealed_of(checkpoint)
+        attempt.verify_commit()
+        says.reused(attempt, attempt.commit)
+        made = reference(checkpoint, seal, State.COMMITTED, recovered=seal.splits, written=0)
+        made["commit"] = commit_facts(checkpoint, attempt.commit, landed_now=False)
+        return made
+    with same_python(engine.spark):
+        Rounds(engine, 1).run(attempt, lambda begun: says.announce(begun, attempt), says.report)
+    says.ran(attempt, started=engine.started)
+    seal = attempt.seal()
+    says.missing(attempt)
+    says.rejected(attempt, seal)
+    says.sealed(attempt, seal)
+    recovered = attempt.recovered(seal)
+    return reference(checkpoint, seal, State.SEALED, recovered=recovered, written=seal.splits - recovered)
+
+
+class _Given:
+    """A DataFrame that is there, where operators have a function that makes one."""
+
+    __name__ = __qualname__ = "checkpointed_write"
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._frame = frame
+
+    def __call__(self, spark: SparkSession) -> DataFrame:
+        del spark
+        return self._frame
+
+
+def _plan_digest(spark: SparkSession, frame: DataFrame) -> str:
+    """What stands for the code of a DataFrame: its analyzed plan, without what other processes number otherwise."""
+    return hashlib.sha256(_NUMBERS.sub("#", analyzed_plan(spark, frame)).encode()).hexdigest()
+
+
+def _origin(spark: SparkSession) -> Origin:
+    """The program, where operators have a task instance. Nothing binds to its run."""
+    name = None if is_connect(spark) else spark.sparkContext.appName
+    return Origin(dag_id="", task_id=name or "a program", run_id="", map_index=-1)
+
+
+def _store(uri: str, options: Mapping[str, str] | None) -> CheckpointStore:
+    storage = {name: str(value) for name, value in (options or {}).items()}
+    secret = storage.pop(_SIGNING, None)
+    return CheckpointStore(StorageLocation(uri, storage), None if secret is None else ConnectionKeys((secret,)))
+
+
+def _target(
+    spark: SparkSession,
+    engine: SessionEngine,
+    table: str | None,
+    uri: str | None,
+    branch: str,
+    catalog: Mapping[str, str] | None,
+    storage_options: Mapping[str, str] | None,
+) -> Table:
+    """The table that is written to."""
+    if (table is None) is (uri is None):
+        raise InvalidInputError("checkpointed_write takes either table=, an Iceberg table, or uri=, a Lance dataset.")
+    if uri is not None:
+        if catalog is not None or branch != MAIN:
+            raise InvalidInputError("catalog= and branch= belong to an Iceberg table, and uri= is a Lance dataset.")
+        dataset = _opened("lance", uri, MAIN, None, storage_options)
+        require_shared_dataset(dataset.identifier, engine.target)
+        return dataset
+    if storage_options is not None:
+        raise InvalidInputError(
+            "storage_options= belong to a Lance dataset. Those of an Iceberg table are properties of its catalog."
+        )
+    if catalog is None:
+        name, _, table = str(table).partition(".")
+        catalog = catalog_of_session(spark, name)
+    return _opened("iceberg", str(table), branch, catalog, None)
+
+
+def _opened(
+    format_name: str, identifier: str, branch: str, catalog: Mapping[str, str] | None, storage_options: Mapping[str, str] | None
+) -> Table:
+    table_format = format_of(format_name)
+    if table_format.connection != "iceberg":
+        return table_format.open(identifier, branch, {name: str(value) for name, value in (storage_options or {}).items()})
+    if catalog is None:
+        raise InvalidInputError(
+            f"The Iceberg table {identifier} needs catalog=: pyiceberg's properties, or a name of the session's."
+        )
+    return table_format.open(identifier, branch, opened_catalog(catalog))
+
+
+def _active() -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        raise InvalidInputError(
+            "There is no active Spark session whose catalogs have names. Pass pyiceberg's properties as catalog=."
+        )
+    return spark
