@@ -25,7 +25,7 @@ from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.sources.grouped import GroupedRows
 from airflow_ckpt_provider.sources.protocol import SampledSource, SessionSource
 from airflow_ckpt_provider.sources.transform import Transform
-from airflow_ckpt_provider.spark.engine import SparkEngine
+from airflow_ckpt_provider.spark.engine import SparkEngine, planned_in
 from airflow_ckpt_provider.spark.session import require_equal_pyspark
 from airflow_ckpt_provider.spark.visibility import require_shared_store
 from airflow_ckpt_provider.write.arguments import (
@@ -229,7 +229,7 @@ class CheckpointedWriteOperator(BaseOperator):
         says.ran(attempt, started=engine.started)
 
     def _open(self, context: Context, key: IdempotenceKey, engine: SparkEngine) -> WriteAttempt:
-        source = self._source()
+        source = planned_in(self._source(), engine.session)
         options = source_options(source)
         transform = transform_of(self.transform, source)
         if transform is not None and transform.aggregate is not None:

@@ -3,6 +3,10 @@
 **Buckets.** A row belongs to the bucket that the hash of its id says, so every split holds the same ids in every attempt, and a
 retry computes only the buckets that are not staged. What arrives between two attempts lands if its bucket was not staged.
 
+**Partitions.** Spark's own partitions of the DataFrame, where it can be proved that they have the same rows in each attempt: no id
+is needed, and nothing is shuffled for the write. The session tells how many there are, and what decides which rows are in each, so
+the plan is made with one; ``spark.frame.partitions`` proves it, and runs the missing ones only.
+
 **Rows, in rounds.** Every attempt that finds the checkpoint unsealed opens a round. Plan ``n`` lists the splits of plan ``n-1``
 that were staged at that moment, the recovered ones, and the fresh splits of round ``n``: bucket by bucket, the rows whose ids
 are in no recovered split. Why each id lands exactly once, whatever crashes and races:
@@ -24,11 +28,12 @@ Decision: a row that arrives later under an id that is staged already counts as 
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import uuid
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
@@ -49,7 +54,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
 
-Recover = Literal["buckets", "rows"]
+Recover = Literal["partitions", "buckets", "rows"]
 
 #: Rows that are looked at where a table is to be made, or to grow, from the columns.
 SAMPLE_ROWS = 1000
@@ -63,16 +68,18 @@ class SparkDataFrame:
 
     :param build: takes the session and ``parameters`` as keyword arguments and returns the DataFrame; or its name as
         ``"package.module:function"``
-    :param id_column: one or several columns that identify a row; they may be null, and one id may have several rows
-        (templated)
-    :param buckets: number of splits
+    :param id_column: one or several columns that identify a row; they may be null, and one id may have several rows. None where
+        Spark's own partitions are recovered (templated)
+    :param buckets: number of splits, of rows with an id
     :param build_version: what stands for the code of ``build`` in place of its fingerprint, which covers all that it uses: change
         it whenever the rows that it computes change (templated)
     :param parameters: keyword arguments of ``build``, JSON values; a date belongs here, not into ``current_date()``
         (templated)
-    :param recover: what a retry skips. ``buckets``: those that are staged, before anything is shuffled; the input must be the
-        same in every attempt. ``rows``: those whose ids are staged, so that rows that arrive between attempts are written
-        too; ids are kept beside each split
+    :param recover: what a retry skips. ``partitions``, the default without an ``id_column``: Spark's own partitions that are
+        staged, where it is proved that each has the same rows in every attempt; a DataFrame for which it is not is refused, naming
+        why. Not over Spark Connect. ``buckets``, the default with one: those that are staged, before anything is shuffled; the
+        input must be the same in every attempt. ``rows``: those whose ids are staged, so that rows that arrive between attempts
+        are written too; ids are kept beside each split
     :param assert_unique: fail if an id occurs twice among the rows that an attempt writes
     :param reproducible: True to vouch for a DataFrame that would be refused as not reproducible
     :raises InvalidInputError: when the DAG is parsed, for what cannot work
@@ -86,10 +93,10 @@ class SparkDataFrame:
     def __init__(
         self,
         build: Callable[..., DataFrame] | str,
-        id_column: Sequence[str] | str,
+        id_column: Sequence[str] | str | None = None,
         buckets: int = 64,
         parameters: Mapping[str, Any] | None = None,
-        recover: Recover = "buckets",
+        recover: Recover | None = None,
         *,
         assert_unique: bool = False,
         reproducible: bool = False,
@@ -97,25 +104,56 @@ class SparkDataFrame:
     ) -> None:
         if not callable(build) and not (isinstance(build, str) and all(build.partition(":"))):
             raise InvalidInputError(f"SparkDataFrame({build!r}): must be a function or a name like 'package.module:function'.")
-        columns = [id_column] if isinstance(id_column, str) else list(id_column)
-        if not columns or len(set(columns)) < len(columns) or not all(isinstance(name, str) and name for name in columns):
+        if recover not in {None, "partitions", "buckets", "rows"}:
+            raise InvalidInputError(f"SparkDataFrame(recover={recover!r}): the values are 'partitions', 'buckets' and 'rows'.")
+        recover = recover or ("partitions" if id_column is None else "buckets")
+        columns = [id_column] if isinstance(id_column, str) else list(id_column or ())
+        if len(set(columns)) < len(columns) or not all(isinstance(name, str) and name for name in columns):
             raise InvalidInputError(f"SparkDataFrame(id_column={id_column!r}): must be one or several different column names.")
+        if recover == "partitions" and (id_column is not None or assert_unique):
+            raise InvalidInputError(
+                "SparkDataFrame(recover='partitions') takes the partitions as Spark makes them: id_column and assert_unique have "
+                "no meaning there. Leave them out, or use recover='buckets'."
+            )
+        if recover != "partitions" and not columns:
+            raise InvalidInputError(
+                f"SparkDataFrame(id_column={id_column!r}, recover={recover!r}): must be one or several different column names. "
+                "Only recover='partitions' goes without."
+            )
         if not 0 < buckets <= MAX_BUCKETS:
             raise InvalidInputError(f"SparkDataFrame(buckets={buckets}): must be between 1 and {MAX_BUCKETS}.")
-        if recover not in {"buckets", "rows"}:
-            raise InvalidInputError(f"SparkDataFrame(recover={recover!r}): the values are 'buckets' and 'rows'.")
         self.build = build
         self.id_column = columns
         self.buckets = buckets
         self.parameters = dict(parameters or {})
-        self.recover = recover
+        self.recover: str = recover
         self.assert_unique = assert_unique
         self.reproducible = reproducible
         self.build_version = build_version
+        self.told_partitions: Callable[[SparkDataFrame], Partitions] | None = None
         _parameters_json(self.parameters)
 
     def __repr__(self) -> str:
+        if self.recover == "partitions":
+            return f"SparkDataFrame({self.name}, recover='partitions')"
         return f"SparkDataFrame({self.name}, id_column={self.id_column!r}, buckets={self.buckets}, recover={self.recover!r})"
+
+    def planned_by(self, partitions: Callable[[SparkDataFrame], Partitions]) -> Self:
+        """The same source, which can be planned by its partitions.
+
+        :param partitions: proves and counts them, in a session.
+        """
+        other = copy.copy(self)
+        other.told_partitions = partitions
+        return other
+
+    def as_input(self) -> SparkDataFrame:
+        """The same rows as what something else is made of: the session computes all of them."""
+        if self.recover != "partitions":
+            return self
+        other = copy.copy(self)
+        other.recover, other.buckets = "buckets", 1
+        return other
 
     @property
     def name(self) -> str:
@@ -135,12 +173,9 @@ class SparkDataFrame:
 
     def describe(self) -> JsonObject:
         """What decides which rows are computed, and into which splits they fall."""
-        facts: JsonObject = {
-            "dataframe": self.name,
-            "id_column": self.id_column,
-            "buckets": self.buckets,
-            "recover": self.recover,
-        }
+        facts: JsonObject = {"dataframe": self.name, "recover": self.recover}
+        if self.recover != "partitions":
+            facts |= {"id_column": self.id_column, "buckets": self.buckets}
         if self.build_version is None:
             facts["code"] = fingerprint_of(self._function(), self.name, "build_version")
         elif isinstance(self.build_version, str) and self.build_version.strip():
@@ -157,6 +192,8 @@ class SparkDataFrame:
         """One split per bucket. In recovery by rows, this is the first round."""
         if self.recover == "rows":
             return self._round((), frozenset(), uuid.uuid4().hex)
+        if self.recover == "partitions":
+            return self._partitioned()
         splits = tuple(Split(id=f"{number:06d}", bytes=0, read={"bucket": number}) for number in range(self.buckets))
         return Plan(created_at=now(), source=Buckets(buckets=self.buckets).to_json(), splits=splits)
 
@@ -164,6 +201,11 @@ class SparkDataFrame:
         """Refuse a bucket that is computed twice, or not at all in the last round; see ``AccountingSource``."""
         del options
         of_source = [split for split in plan.splits if split.task == READ]
+        if self.recover == "partitions":
+            numbers = [part_of(split.read["partition"], int) for split in of_source]
+            every = {f"partition {number}" for number in range(plan.source_as(Partitions).partitions)}
+            require_each_once((f"partition {number}" for number in numbers), self.name, every)
+            return
         reads = [(part_of(split.read.get("round", 0), int), part_of(split.read["bucket"], int)) for split in of_source]
         last = max((number for number, _ in reads), default=0)
         every = {f"bucket {bucket} of round {last}" for bucket in range(self.buckets)}
@@ -194,6 +236,13 @@ class SparkDataFrame:
         others = tuple(split for split in plan.splits if split.task != READ)
         fresh = self._numbered([split for split in plan.splits if split.task == READ and split.id in staged_ids], number, attempt)
         return msgspec.structs.replace(plan, source=fresh.source, splits=fresh.splits + others)
+
+    def _partitioned(self) -> Plan:
+        if self.told_partitions is None:
+            raise TypeError(f"{self!r} is planned by the partitions that a session tells.")
+        pinned = self.told_partitions(self)
+        splits = tuple(Split(id=f"{number:06d}", bytes=0, read={"partition": number}) for number in range(pinned.partitions))
+        return Plan(created_at=now(), source=pinned.to_json(), splits=splits)
 
     def _round(self, rounds: Sequence[Plan], staged_ids: AbstractSet[str], attempt: str) -> Plan:
         recovered = [split for split in rounds[-1].splits if split.id in staged_ids] if rounds else []
@@ -241,6 +290,25 @@ class Buckets(Pinned, frozen=True, kw_only=True, omit_defaults=True, tag="datafr
     round: Count | None = None
     attempt: str | None = None
     recovered: Count | None = None
+
+
+class Partitions(Pinned, frozen=True, kw_only=True, tag="partitions"):
+    """What decides which rows are in which partition of a DataFrame.
+
+    :param partitions: how many there are.
+    :param query: digest of the physical plan that computes them.
+    :param inputs: digest of the files, and parts of files, that each partition of each scan reads.
+    :param files: how many those are.
+    :param settings: of the session, under which every attempt cuts the input alike.
+    :param spark: version of Spark.
+    """
+
+    partitions: Count
+    query: str
+    inputs: str
+    files: Count
+    settings: dict[str, str]
+    spark: str
 
 
 class NoReader:

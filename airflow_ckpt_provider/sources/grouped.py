@@ -19,7 +19,7 @@ from airflow_ckpt_provider.checkpoint.documents import (  # msgspec reads the an
 )
 from airflow_ckpt_provider.checkpoint.readers import GROUPED
 from airflow_ckpt_provider.exceptions import InvalidInputError
-from airflow_ckpt_provider.sources.dataframe import NoReader
+from airflow_ckpt_provider.sources.dataframe import NoReader, SparkDataFrame
 from airflow_ckpt_provider.sources.packing import require_each_once
 from airflow_ckpt_provider.sources.protocol import (
     AccountingSource,
@@ -76,7 +76,7 @@ class GroupedRows:
             raise InvalidInputError(
                 f"{aggregate.name} makes rows of groups, and this write computes a value for each row. Use Map."
             )
-        self.read = read
+        self.read = read.as_input() if isinstance(read, SparkDataFrame) else read
         self.options = options
         self.aggregate = aggregate
         self.conn_id: str | None = read.conn_id

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from airflow_ckpt_provider.checkpoint.documents import READ
+from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
 from airflow_ckpt_provider.sources.protocol import SessionSource
 from airflow_ckpt_provider.spark.code_shipping import is_connect
+from airflow_ckpt_provider.spark.frame.partitions import PartitionRun, partitions_of
 from airflow_ckpt_provider.spark.frame.run import FrameRun
 from airflow_ckpt_provider.spark.jvm import Starting
 from airflow_ckpt_provider.spark.session import DEFAULT_MASTER, SparkTarget, spark_session, with_package
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from airflow_ckpt_provider.sources.protocol import Source
     from airflow_ckpt_provider.write.attempt import Round, WriteAttempt
     from airflow_ckpt_provider.write.work import SplitWork
 
@@ -116,5 +119,13 @@ def job_of(spark: SparkSession, attempt: WriteAttempt, missing: Round, work: Spl
     # What else is missing follows when there is something that it can be computed from.
     buckets = [split for split in missing.missing if split.task == READ]
     if isinstance(source, SessionSource) and buckets:
-        return FrameRun(spark, checkpoint, work, source, missing.plan, buckets, attempt.check_fit)
+        run = PartitionRun if source.recover == "partitions" else FrameRun
+        return run(spark, checkpoint, work, source, missing.plan, buckets, attempt.check_fit)
     return StageRun(spark, checkpoint, work, missing.missing, len(missing.plan.splits) - len(missing.missing))
+
+
+def planned_in(source: Source, session: Callable[[], SparkSession]) -> Source:
+    """A source that can be planned: partitions of a DataFrame are told by a session, which is asked for when they are."""
+    if isinstance(source, SparkDataFrame) and source.recover == "partitions":
+        return source.planned_by(lambda told: partitions_of(session(), told))
+    return source

@@ -23,7 +23,7 @@ from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
 from airflow_ckpt_provider.sources.transform import Transform
 from airflow_ckpt_provider.spark.code_shipping import is_connect
-from airflow_ckpt_provider.spark.engine import SessionEngine
+from airflow_ckpt_provider.spark.engine import SessionEngine, planned_in
 from airflow_ckpt_provider.spark.frame.reproducible import analyzed_plan
 from airflow_ckpt_provider.spark.session import quiet, require_equal_pyspark, same_python
 from airflow_ckpt_provider.spark.session_catalog import catalog_of_session
@@ -68,8 +68,8 @@ def checkpointed_write(
     table: str | None = None,
     uri: str | None = None,
     mode: str = "append",
-    id_column: Sequence[str] | str,
-    recover: Recover = "buckets",
+    id_column: Sequence[str] | str | None = None,
+    recover: Recover | None = None,
     buckets: int = 64,
     catalog: Mapping[str, str] | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -101,7 +101,7 @@ def checkpointed_write(
     :param table: an Iceberg table, ``namespace.table``; without ``catalog``, with the name of a catalog of the session before it
     :param uri: a Lance dataset, in place of ``table``
     :param mode: as those of ``CheckpointedIcebergWriteOperator`` and ``CheckpointedLanceWriteOperator``
-    :param id_column: one or several columns that identify a row
+    :param id_column: one or several columns that identify a row; None where Spark's own partitions can be recovered
     :param recover: see ``SparkDataFrame``, as ``buckets``, ``assert_unique`` and ``reproducible``
     :param catalog: pyiceberg's properties of the catalog, and its ``name``, which is ``default`` without one; the session's own
         catalog if None
@@ -142,7 +142,7 @@ def checkpointed_write(
     )
     request = WriteRequest(
         key=IdempotenceKey(key),
-        source=source,
+        source=planned_in(source, lambda: spark),
         options={},
         transform=None if transform is None else Transform(transform),
         transform_version=version,

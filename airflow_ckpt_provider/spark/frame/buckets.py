@@ -36,10 +36,19 @@ def canonical(schema: StructType, id_columns: Sequence[str], name: str) -> list[
             f"The DataFrame of {name} has no column {', '.join(missing)}, which id_column names; it has "
             f"{', '.join(schema.names)}. Keep id columns in the DataFrame; the operator's transform may drop them."
         )
-    twice = sorted({column for column in schema.names if schema.names.count(column) > 1})
+    require_one_of_each(schema.names, name)
+    return [_canonical(column, schema[column].dataType, name) for column in id_columns]
+
+
+def require_one_of_each(columns: Sequence[str], name: str) -> None:
+    """Refuse columns of one name.
+
+    :param name: the DataFrame, for messages.
+    :raises InvalidInputError: naming them.
+    """
+    twice = sorted({column for column in columns if columns.count(column) > 1})
     if twice:
         raise InvalidInputError(f"The DataFrame of {name} has more than one column named {', '.join(twice)}. Rename or drop one.")
-    return [_canonical(column, schema[column].dataType, name) for column in id_columns]
 
 
 def _canonical(column: str, kind: DataType, name: str) -> DataType:

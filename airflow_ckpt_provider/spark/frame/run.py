@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.write.work import SplitWork
 
 #: Rows and bytes of an Arrow batch from the JVM: Spark's 10,000 rows cost a tenth more; the bytes bound rows that are wide.
-_BATCHES = {"spark.sql.execution.arrow.maxRecordsPerBatch": "100000", "spark.sql.execution.arrow.maxBytesPerBatch": "16m"}
+ARROW_BATCHES = {"spark.sql.execution.arrow.maxRecordsPerBatch": "100000", "spark.sql.execution.arrow.maxBytesPerBatch": "16m"}
 
 #: Empty buckets published at the same time.
 _PUBLISHERS = 16
@@ -89,8 +89,9 @@ class FrameRun(StageRun):
         source = self._source
         return FrameTask(
             work=self._work,
-            splits=tuple(self._splits),
+            splits=dict(enumerate(self._splits)),
             id_columns=tuple(source.id_column),
+            placed=True,
             keep_ids=source.recover == "rows",
             assert_unique=source.assert_unique,
         )
@@ -102,7 +103,7 @@ class FrameRun(StageRun):
             return run_task(payload, names, batches)
 
         frame, names = self._missing_rows()
-        with spark_settings(self._spark, _BATCHES):
+        with spark_settings(self._spark, ARROW_BATCHES):
             schema = ", ".join(f"{name} string" for name in RESULT)
             rows = [(row["split"], row["error"], row["message"]) for row in frame.mapInArrow(task, schema).collect()]
         self._publish_empty(self._splits.keys() - {split_id for split_id, _, _ in rows})
@@ -117,7 +118,7 @@ class FrameRun(StageRun):
         frame = self._frame()
         kinds = canonical(frame.schema, source.id_column, source.name)
         if self._check_fit is not None:
-            self._check_fit(_arrow_schema(frame, source))
+            self._check_fit(arrow_schema(frame, source))
         if not source.reproducible:
             require_reproducible(self._spark, frame, source.id_column, source.name)
         recovered = [split.id for split in recovered_splits(self._plan)]
@@ -134,32 +135,10 @@ class FrameRun(StageRun):
         """What is shuffled."""
         source = self._source
         if not isinstance(source, GroupedRows):
-            return self._built()
-        return needed_columns(self._built(), source) if source.is_frame else grouped_frame(self._spark, source, self._plan)
-
-    def _built(self) -> DataFrame:
-        """What ``build`` returns, analysed."""
-        from pyspark.sql import DataFrame
-
-        try:
-            frame = self._source.frame(self._spark)
-            if isinstance(frame, DataFrame) and not frame.isStreaming:
-                frame.schema  # noqa: B018 - a Connect session analyses it now, and says what is wrong
-        except TerminalError:
-            raise
-        except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)
-            line = next((f" ({at.filename}, line {at.lineno}, in {at.name})" for at in reversed(place) if _theirs(at.filename)), "")
-            said = f"{type(error).__name__}: {error_summary(error)}"
-            raise StageFailedError(f"The function {self._source.name} of SparkDataFrame failed: {said}{line}") from error
-        if not isinstance(frame, DataFrame):
-            raise InvalidInputError(
-                f"The function {self._source.name} of SparkDataFrame returned a {type(frame).__name__}; it must return a Spark "
-                "DataFrame."
-            )
-        if frame.isStreaming:
-            raise InvalidInputError(f"The function {self._source.name} of SparkDataFrame returned a stream. Read it as a batch.")
-        return frame
+            return built_frame(self._spark, source)
+        if not source.is_frame:
+            return grouped_frame(self._spark, source, self._plan)
+        return needed_columns(built_frame(self._spark, source), source)
 
     def _publish_empty(self, split_ids: set[str]) -> None:
         with ThreadPoolExecutor(_PUBLISHERS) as pool:
@@ -167,11 +146,39 @@ class FrameRun(StageRun):
                 pass
 
 
+def built_frame(spark: SparkSession, source: SessionSource) -> DataFrame:
+    """What the function of a source returns, analysed."""
+    from pyspark.sql import DataFrame
+
+    try:
+        frame = source.frame(spark)
+        if isinstance(frame, DataFrame) and not frame.isStreaming:
+            frame.schema  # noqa: B018 - a Connect session analyses it now, and says what is wrong
+    except TerminalError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)
+        line = next((f" ({at.filename}, line {at.lineno}, in {at.name})" for at in reversed(place) if _theirs(at.filename)), "")
+        said = f"{type(error).__name__}: {error_summary(error)}"
+        raise StageFailedError(f"The function {source.name} of SparkDataFrame failed: {said}{line}") from error
+    if not isinstance(frame, DataFrame):
+        raise InvalidInputError(
+            f"The function {source.name} of SparkDataFrame returned a {type(frame).__name__}; it must return a Spark DataFrame."
+        )
+    if frame.isStreaming:
+        raise InvalidInputError(f"The function {source.name} of SparkDataFrame returned a stream. Read it as a batch.")
+    return frame
+
+
 def _theirs(file: str) -> bool:
     return "/pyspark/" not in file and "/py4j/" not in file and "/airflow_ckpt_provider/" not in file
 
 
-def _arrow_schema(frame: DataFrame, source: SessionSource) -> pa.Schema:
+def arrow_schema(frame: DataFrame, source: SessionSource) -> pa.Schema:
+    """The columns of a DataFrame, as Arrow has them.
+
+    :raises InvalidInputError: for a column that it cannot hold.
+    """
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
 

@@ -15,7 +15,7 @@ from airflow_ckpt_provider.spark.frame.buckets import PLACE
 from airflow_ckpt_provider.spark.frame.ids import IdFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -30,16 +30,18 @@ _EXAMPLES = 5
 
 @dataclass(frozen=True)
 class FrameTask:
-    """Stages the one bucket that lies in a partition.
+    """Stages the one bucket that lies in a partition, or the partition itself.
 
     :param splits: split ids, by the number of the partition.
+    :param placed: whether the rows say in their first column in which partition they have to be.
     :param keep_ids: whether to keep the ids of the rows beside the split.
     :param assert_unique: whether an id that occurs twice is an error.
     """
 
     work: SplitWork
-    splits: tuple[str, ...]
+    splits: Mapping[int, str]
     id_columns: tuple[str, ...]
+    placed: bool
     keep_ids: bool
     assert_unique: bool
 
@@ -49,7 +51,7 @@ class FrameTask:
         :param batches: its rows, with the place among the buckets as first column.
         :returns: id of the split; None if there are no rows, which says nothing about any bucket.
         """
-        rows = self._own(batches, partition)
+        rows = self._own(batches, partition) if self.placed else (batch for batch in batches if batch.num_rows)
         first = next(rows, None)
         if first is None:
             return None
@@ -131,7 +133,7 @@ def require_unique(ids: Sequence[pa.RecordBatch]) -> None:
 def run_task(payload: bytes, names: Sequence[str], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What Spark runs on the executor. An error that no repetition can cure is returned as a row, not raised.
 
-    :param names: the columns' own names, behind the place.
+    :param names: the columns' own names, behind the place if they have one.
     """
     import pickle
 
@@ -146,7 +148,8 @@ def run_task(payload: bytes, names: Sequence[str], batches: Iterator[pa.RecordBa
     error = message = None
     try:
         # Beside the id, because a task that Spark repeats under the same id must not write under the same name.
-        rows = (batch.rename_columns([PLACE, *names]) for batch in batches)
+        named = [PLACE, *names] if task.placed else list(names)
+        rows = (batch.rename_columns(named) for batch in batches)
         split_id = task.run(rows, partition, f"{context.taskAttemptId()}_{uuid.uuid4().hex[:6]}")
     except TerminalError as problem:
         split_id, error, message = task.splits[partition], type(problem).__name__, str(problem)
