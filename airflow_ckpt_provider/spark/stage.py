@@ -234,7 +234,7 @@ def run_task(payload: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
             split = msgspec.json.decode(text, type=Split)
             error = message = None
             try:
-                work.run(split, task_attempt)
+                work.run(split, task_attempt, repeated=context is not None and context.attemptNumber() > 0)
             except TerminalError as problem:
                 error, message = type(problem).__name__, str(problem)
             row: dict[str, Any] = {"split": [split.id], "error": [error], "message": [message]}

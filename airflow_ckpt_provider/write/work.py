@@ -66,16 +66,17 @@ class SplitWork:
     pieces: Mapping[str, Sequence[Piece]] = field(default_factory=dict)
     on_error: OnError = field(default_factory=OnError)
 
-    def run(self, split: Split, task_attempt: str) -> bool:
+    def run(self, split: Split, task_attempt: str, *, repeated: bool = False) -> bool:
         """Stage ``split``.
 
         :param task_attempt: id of the task attempt, unique within the attempt.
+        :param repeated: whether the engine runs the task again, which may have left pieces since the attempt began.
         :returns: True if this call published it, False if it was or became published by another.
         """
         with panics_as_errors(f"while split {split.id} was staged"):
-            return self._run(split, task_attempt)
+            return self._run(split, task_attempt, repeated=repeated)
 
-    def _run(self, split: Split, task_attempt: str) -> bool:
+    def _run(self, split: Split, task_attempt: str, *, repeated: bool) -> bool:
         if self.store.exists(self.paths.staged(split.id)):
             return False
         author = f"{self.attempt_id}.{task_attempt}"
@@ -83,6 +84,8 @@ class SplitWork:
             written = self.writer.work(split, self.paths.file_stem(split.id, author))
             return self._publish(WholeSplit(written, staged_record(split.id, author, written)))
         in_pieces = SplitInPieces(self, split, author)
+        if repeated:
+            in_pieces.follow()
         whole = in_pieces.whole()
         won = whole is not None and self._publish(whole)
         # The split is staged now, whoever has done that: if another task, it may not know of the pieces of this one.
@@ -240,19 +243,23 @@ class SplitInPieces:
         work.remove(written, piece.rejected)
         if self._is_staged():
             return False
-        other = work.store.read(name, Piece)
-        if other is None:
+        # The other task may be far ahead: what it has done is not done once more.
+        if not self.follow():
             raise CheckpointMissingError(
                 f"Object {name} existed in the checkpoint store {work.store.uri} a moment ago and is gone. Something deletes from "
                 "the store while it is in use; stop that before you retry."
             )
-        # The other task may be far ahead, as before a task that Spark retries: what it has done is not done once more.
-        while other is not None:
-            require_next(work.paths, other, self._split, self._pieces)
-            self._pieces.append(other)
-            other = work.store.read(work.paths.piece(self._input_id, len(self._pieces)), Piece)
-        require_own_pieces(self._pieces, work.writer, Checkpoint(work.store, work.header))
         return True
+
+    def follow(self) -> bool:
+        """Take up the pieces behind those that are known, which another task has published; whether there are any."""
+        work, known = self._work, len(self._pieces)
+        while (piece := work.store.read(work.paths.piece(self._input_id, len(self._pieces)), Piece)) is not None:
+            require_next(work.paths, piece, self._split, self._pieces)
+            self._pieces.append(piece)
+        if len(self._pieces) > known:
+            require_own_pieces(self._pieces, work.writer, Checkpoint(work.store, work.header))
+        return len(self._pieces) > known
 
     def _rewritten(self, author: str) -> Written:
         """The rows of all pieces, in files of their usual size."""

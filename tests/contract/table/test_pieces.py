@@ -218,6 +218,16 @@ def test_two_tasks_on_one_split_go_on_from_whichever_piece_was_first(world):
     assert [row["id"] for row in world.read() if row["id"] < ROWS] == [*range(ROWS)]
 
 
+def test_a_task_that_the_engine_runs_again_goes_on_behind_the_pieces_of_its_first_try(world):
+    attempt = world.attempt(asked(world, function := Function(at=95)))
+    (split,) = attempt.next_round().missing
+    work = attempt.begin("test", 1)
+    for again in (False, True):
+        with pytest.raises(Killed):
+            work.run(split, str(again), repeated=again)
+    assert function.seen == [*range(90)]
+
+
 @pytest.mark.parametrize("kind", [Map, FlatMap])
 def test_a_function_of_rows_goes_on_at_the_row_where_it_failed(world, kind):
     """A piece may end after any row, and all rows that one row has become are there or none."""
