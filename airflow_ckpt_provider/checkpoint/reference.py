@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.checkpoint.restart import is_program
 from airflow_ckpt_provider.exceptions import BindingMismatchError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -185,8 +186,10 @@ def _require_as_told(checkpoint: Checkpoint, pointer: Reference) -> None:
 
 def _place(checkpoint: Checkpoint, pointer: Reference) -> list[tuple[str, str, str]]:
     header = checkpoint.header
+    # A program knows no connections; the DAG that takes up what it has staged says them.
+    connections = [] if is_program(header.origin) else [(pointer["table_conn_id"], header.connections.table)]
     return [
-        ("connection of the table", pointer["table_conn_id"], header.connections.table),
+        *(("connection of the table", told, stored) for told, stored in connections),
         ("table format", pointer["format"], header.table.format),
         ("table", pointer["table"], header.table.identifier),
         ("branch", pointer["branch"], header.table.branch),

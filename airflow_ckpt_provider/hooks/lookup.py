@@ -75,7 +75,7 @@ class OwnConnections(NamedTuple):
         :raises BindingMismatchError: for a bare key of a table of another format than operators write.
         """
         store = self.store_of(pointer)
-        if not isinstance(pointer, str) and not is_program(checkpoint.header.origin):
+        if not isinstance(pointer, str) and pointer["checkpoint_conn_id"]:
             return Connections(table=pointer["table_conn_id"], spark=pointer["spark_conn_id"], checkpoint=store)
         if _is_for_next(checkpoint):
             return Connections(table=store, spark=DEFAULT_SPARK, checkpoint=store)

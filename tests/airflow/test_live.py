@@ -13,6 +13,8 @@ from support.flights import EXAMPLES, outcome
 from support.live_airflow import LiveAirflow
 from support.world import World
 
+EXAMPLE_DAGS = ("example_flights", "example_embeddings", "example_documents", "example_program")
+
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(400)]
 
 
@@ -20,7 +22,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(400)]
 def examples(tmp_path_factory):
     """All examples in one Airflow, triggered at once."""
     with LiveAirflow(tmp_path_factory.mktemp("examples") / "home", EXAMPLES) as airflow:
-        yield airflow, {name: airflow.trigger(name) for name in ("example_flights", "example_embeddings", "example_documents")}
+        yield airflow, {name: airflow.trigger(name) for name in EXAMPLE_DAGS}
 
 
 def test_the_flights_example_is_killed_retried_and_lands_every_flight_once(examples):
@@ -86,6 +88,16 @@ def test_the_documents_example_goes_on_with_a_corrected_function_and_frees_what_
         [sys.executable, "-c", code, str(home / "checkpoints" / "topics.lance")], capture_output=True, text=True, check=True
     )
     assert said.stdout.split() == [str(pieces)] * 2
+
+
+def test_the_program_example_is_committed_by_its_dag(examples):
+    airflow, runs = examples
+    run = runs["example_program"]
+    assert airflow.wait_for(run, 350) == "success"
+    staged, committed = run.returned("compute_delays"), run.returned("commit_delays")
+    assert (staged["state"], staged["checkpoint_conn_id"]) == ("sealed", "")
+    assert (committed["state"], committed["commit"]["landed_now"]) == ("committed", True)
+    assert committed["rows"] == staged["rows"] > 1000
 
 
 DAG_FILE = """

@@ -16,7 +16,7 @@ from support.world import World
 from airflow_ckpt_provider.exceptions import CheckpointError
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
 from airflow_ckpt_provider.spark import checkpointed_write, commit
-from airflow_ckpt_provider.spark.engine import SparkEngine
+from airflow_ckpt_provider.spark.engine import SparkEngine, planned_in
 from airflow_ckpt_provider.spark.session import SparkTarget
 from airflow_ckpt_provider.write.rounds import Rounds
 
@@ -32,11 +32,12 @@ TARGET = SparkTarget(
         # A driver here lives for seconds: the second compiler would cost more than it gives.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.files.minPartitionNum": "4",
     },
 )
 
 
-#: Buckets of a DataFrame.
+#: Buckets of a DataFrame, and its partitions.
 BUCKETS = 4
 
 
@@ -45,17 +46,21 @@ def write(world: World, recover: str = "") -> tuple[Settled, set[str]]:
 
     :param recover: how a DataFrame of the input files is recovered; empty for the files themselves.
     """
-    facts = {"id_column": "id", "buckets": BUCKETS, "parameters": {"path": str(world.input)}, "recover": recover}
-    request = world.request(source=SparkDataFrame(orders, **facts)) if recover else world.request()
-    attempt = world.attempt(request)
     scheduled: set[str] = set()
-    if attempt.commit is None:
-        with SparkEngine(TARGET, "crash", lambda _: None) as engine:
+    with SparkEngine(TARGET, "crash", lambda _: None) as engine:
+        changes = {"source": planned_in(frame_of(world, recover), engine.session)} if recover else {}
+        attempt = world.attempt(world.request(**changes))
+        if attempt.commit is None:
             rounds = Rounds(engine, 1)
             rounds.run(attempt, lambda found: scheduled.update(split.id for split in found.missing), lambda _: None)
-        attempt.seal()
+            attempt.seal()
     (settled,) = world.commit(attempt)
     return settled, scheduled
+
+
+def frame_of(world: World, recover: str) -> SparkDataFrame:
+    ids = {} if recover == "partitions" else {"id_column": "id", "buckets": BUCKETS}
+    return SparkDataFrame(orders, parameters={"path": str(world.input)}, recover=recover, **ids)
 
 
 def program(world: World) -> Reference:

@@ -36,6 +36,7 @@ IDS = list(range(SPLITS * 50))
 #: The same for a DataFrame, by how it is recovered.
 FRAMES = {
     "buckets": ["after create data file#1", "before put g1/staged#2", "after put g1/staged#3", "before close metadata#1"],
+    "partitions": ["after put g1/plan#1", "after create data file#1", "before put g1/staged#2", "after put g1/staged#3"],
     "rows": ["before put g1/ids#1", "after put g1/ids#2", "before put g1/staged#2", "after put g1/staged#3"],
 }
 
@@ -145,15 +146,15 @@ def test_a_write_whose_processes_are_all_killed_is_completed_by_a_retry(world, t
 
 
 @pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("fatal", FRAMES["buckets"])
-def test_buckets_of_a_dataframe_whose_processes_are_all_killed_are_completed_by_a_retry(world, tmp_path, fatal):
-    before = killed_frame(world, tmp_path / "ledger", fatal, "buckets")
-    settled, scheduled = write(world, "buckets")
+@pytest.mark.parametrize(("recover", "fatal"), [(how, fatal) for how in ("buckets", "partitions") for fatal in FRAMES[how]])
+def test_splits_of_a_dataframe_whose_processes_are_all_killed_are_completed_by_a_retry(world, tmp_path, recover, fatal):
+    before = killed_frame(world, tmp_path / "ledger", fatal, recover)
+    settled, scheduled = write(world, recover)
     assert settled.landed_now
     assert len(scheduled) == BUCKETS - len(before.published)
     assert_exactly_once(world, IDS)
     assert_only_missing_splits_were_written(world, before)
-    assert write(world, "buckets")[1] == set()
+    assert write(world, recover)[1] == set()
 
 
 @pytest.mark.usefixtures("spark")
