@@ -41,7 +41,7 @@ def test_it_is_a_source():
         ({"id_column": [3]}, "column names"),
         ({"buckets": 0}, r"buckets=0\): must be between 1 and 100000"),
         ({"buckets": 100_001}, "buckets=100001"),
-        ({"recover": "files"}, "the values are 'buckets' and 'rows'"),
+        ({"recover": "files"}, "the values are 'partitions', 'buckets' and 'rows'"),
         ({"parameters": {"day": object()}}, "must be JSON values by name"),
         ({"parameters": {1: "x"}}, "must be JSON values by name"),
     ],
