@@ -18,6 +18,7 @@ from benchmarks import (
     lance,
     memory,
     overwrite,
+    partitions,
     pieces,
     requests,
     retry,
@@ -30,14 +31,14 @@ from benchmarks.stage import session
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
-SECTIONS = "abcdefghijklmnrtuv"
+SECTIONS = "abcdefghijklmnoprtuv"
 
 
 def main() -> int:
     """Run the command; the exit status is 1 if a target was missed."""
     options = _options()
     options.cache.mkdir(parents=True, exist_ok=True)
-    wanted = {options.scale, options.large_scale} if set("abcdjknt") & set(options.only) else set()
+    wanted = {options.scale, options.large_scale} if set("abcdjknopt") & set(options.only) else set()
     files = {one: lineitem(options.cache, one) for one in sorted(wanted)}
     report = Report("python -m benchmarks" + "".join(f" {word}" for word in sys.argv[1:]))
     _with_spark(options, files, report)
@@ -112,7 +113,7 @@ def _on_lance(options: argparse.Namespace, files: dict[float, Path], report: Rep
 
 def _with_spark(options: argparse.Namespace, files: dict[float, Path], report: Report) -> None:
     """What is measured in one session."""
-    if not {"a", "c", "t"} & set(options.only):
+    if not set("acopt") & set(options.only):
         return
     with session() as spark:
         if "a" in options.only:
@@ -124,6 +125,11 @@ def _with_spark(options: argparse.Namespace, files: dict[float, Path], report: R
             report.begin("(c) a retry beside a clean run")
             data = files[options.scale]
             report.add(retry.measure(spark, options.cache, data, options.scale, options.repeats), retry.NOTE)
+        if set("op") & set(options.only):
+            report.begin("(o, p) a DataFrame by partitions, and its retries")
+            data = files[options.scale]
+            found = partitions.measure(spark, options.cache, data, options.scale, options.repeats, options.only)
+            report.add(found, partitions.NOTE)
         if "t" in options.only:
             report.begin("(t) a DataFrame by buckets, and its retries")
             data = files[options.scale]

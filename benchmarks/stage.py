@@ -16,10 +16,8 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from airflow_ckpt_provider.checkpoint.documents import Connections, Origin
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
-from airflow_ckpt_provider.spark.frame.run import FrameRun
+from airflow_ckpt_provider.spark.engine import job_of, planned_in
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
-from airflow_ckpt_provider.spark.stage import StageRun
 from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
 from airflow_ckpt_provider.write.attempt import WriteAttempt
 from airflow_ckpt_provider.write.pieces import SaveEvery
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_ckpt_provider.checkpoint.documents import Seal
-    from airflow_ckpt_provider.sources import Files
+    from airflow_ckpt_provider.sources import Files, SparkDataFrame
     from airflow_ckpt_provider.sources.transform import Transform
     from airflow_ckpt_provider.tables.table import Table as AnyTable
 
@@ -90,17 +88,19 @@ class Place:
         transform: Transform | None = None,
         transform_version: str | None = None,
         save_every: SaveEvery | None = None,
+        spark: SparkSession | None = None,
         **parameters: object,
     ) -> WriteAttempt:
         """A new attempt, as the operator opens one.
 
         :param table: a table ``bench.<name>``, or one that is open.
         :param options: of the source's storage.
+        :param spark: tells the partitions of a DataFrame that has no ids.
         :param parameters: those of the mode.
         """
         request = WriteRequest(
             key=key,
-            source=source,
+            source=source if spark is None else planned_in(source, lambda: spark),
             options=options or {},
             transform=transform,
             transform_version=transform_version,
@@ -138,10 +138,7 @@ def stage_on_spark(
     while (found := attempt.next_round()) is not None:
         work = attempt.begin("benchmark", 1)
         todo = found.missing[:stop_after]
-        if isinstance(attempt.source, SparkDataFrame):
-            FrameRun(spark, attempt.checkpoint, work, attempt.source, found.plan, todo, attempt.check_fit).run(lambda _: None)
-        else:
-            StageRun(spark, attempt.checkpoint, work, todo, len(found.plan.splits) - len(found.missing)).run(lambda _: None)
+        job_of(spark, attempt, found._replace(missing=todo), work).run(lambda _: None)
         if len(todo) < len(found.missing):
             return None
         if rounds is not None:
