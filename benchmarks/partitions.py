@@ -30,11 +30,11 @@ SETTINGS = {"spark.sql.files.maxPartitionBytes": "8m", "spark.sql.shuffle.partit
 
 NOTE = (
     f"(o) One session, {MASTER}; `SparkDataFrame` of one Parquet file, read in partitions of 8 MiB, by partitions and in "
-    f"{BUCKETS} buckets of two columns, beside `df.write.parquet` of the same DataFrame, as it is and after `repartition({BUCKETS}, "
-    f"…)` by the same columns; {CODEC} level {LEVEL}. CPU seconds: those of the driver, the JVM and all Python workers. Ours runs "
-    f"from opening the checkpoint to its seal. (p) The retry of an attempt that stopped with {STAGED:.0%} of the partitions staged, of the same "
-    "scan, and of a join of it with sums of itself; bytes are those of the files that the retry writes. One warm-up of each, then "
-    "in turn."
+    f"{BUCKETS} buckets of two columns, beside `df.write.parquet` of the same DataFrame, as it is and after a `repartition` into "
+    f"{BUCKETS} by the same columns; {CODEC} level {LEVEL}. CPU seconds: those of the driver, the JVM and all Python workers. Ours "
+    f"runs from opening the checkpoint to its seal. (p) The retry of an attempt that stopped with {STAGED:.0%} of the partitions "
+    "staged, of the same scan, and of a join of it with sums of itself; bytes are those of the files that the retry writes. One "
+    "warm-up of each, then in turn."
 )
 
 

@@ -132,6 +132,14 @@ def test_a_retry_calls_the_function_with_the_rows_behind_the_last_piece_only(wor
     assert len(world.read()) == ROWS + len(BEFORE)
 
 
+def test_what_several_attempts_have_done_before_they_failed_adds_up(world):
+    seen = [die(world, at=at) for at in (35, 65, 125, 155)]
+    assert seen == [[*range(30)], [*range(30, 60)], [*range(60, 120)], [*range(120, 150)]]
+    world.commit(world.stage(asked(world, last := Function())))
+    assert last.seen == [*range(150, ROWS)]
+    assert [row["id"] for row in world.read() if row["id"] < ROWS] == [*range(ROWS)]
+
+
 @pytest.mark.parametrize("function", [Function, Twice, Few])
 def test_the_rows_are_those_of_a_write_without_a_crash_in_the_same_order_and_one_file(world, tmp_path, function):
     die(world, 65, function)
