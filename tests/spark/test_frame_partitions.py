@@ -118,6 +118,19 @@ def dealt_by_rank(spark, path):
     return numbered.toDF("id", "value", "kind")
 
 
+def dealt_by_a_reused_shuffle(spark, path):
+    """The second side of the join is that of the first, whose rows came through a shuffle."""
+    sums = read(spark, path).groupBy("kind").agg({"value": "sum", "id": "max"}).toDF("kind", "largest", "total")
+    twice = sums.hint("merge").join(sums.toDF("kind", "larger", "again"), "kind").repartition(3, "again")
+    return twice.selectExpr("greatest(largest, larger) AS id", "total + again AS value", "kind")
+
+
+def outer_join_of_unequal_columns(spark, path):
+    read(spark, path).createOrReplaceTempView("orders")
+    few = "(SELECT id AS small FROM orders WHERE id < 5)"
+    return spark.sql(f"SELECT /*+ BROADCAST(few) */ id, value, kind FROM orders FULL JOIN {few} few ON orders.id < few.small")
+
+
 def made_here(spark, path):
     del path
     return spark.createDataFrame([(1, 1.0, "a")], "id long, value double, kind string")
@@ -134,6 +147,8 @@ REFUSED = {
     "rows that the program itself has made": made_here,
     "rows are dealt by `?value": counted_by_sums,
     "rows are dealt by `?number": dealt_by_rank,
+    "rows are dealt by `?again": dealt_by_a_reused_shuffle,
+    "a FullOuter join without equal columns": outer_join_of_unequal_columns,
     "a cached DataFrame": cached,
 }
 

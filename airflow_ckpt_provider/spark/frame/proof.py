@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 _KEEPING = {
     "AggregateInPandasExec", "ArrowAggregatePythonExec", "ArrowEvalPythonExec", "ArrowEvalPythonUDTFExec", "ArrowWindowPythonExec",
     "BatchEvalPythonExec", "BatchEvalPythonUDTFExec", "BroadcastExchangeExec", "BroadcastHashJoinExec",
-    "BroadcastNestedLoopJoinExec", "CartesianProductExec", "CollectMetricsExec", "ColumnarToRowExec", "ExpandExec", "FilterExec",
+    "CartesianProductExec", "CollectMetricsExec", "ColumnarToRowExec", "ExpandExec", "FilterExec",
     "FlatMapCoGroupsInArrowExec", "FlatMapCoGroupsInPandasExec", "FlatMapGroupsInArrowExec", "FlatMapGroupsInPandasExec",
     "GenerateExec", "HashAggregateExec", "InputAdapter", "MapInArrowExec", "MapInPandasExec", "ObjectHashAggregateExec",
-    "ProjectExec", "ReusedExchangeExec", "ReusedSubqueryExec", "RowToColumnarExec", "ShuffledHashJoinExec", "SortAggregateExec",
+    "ProjectExec", "ReusedSubqueryExec", "RowToColumnarExec", "ShuffledHashJoinExec", "SortAggregateExec",
     "SortExec", "SortMergeJoinExec", "SubqueryBroadcastExec", "SubqueryExec", "TakeOrderedAndProjectExec", "UnionExec",
     "WholeStageCodegenExec", "WindowExec", "WindowGroupLimitExec", "WindowInPandasExec",
 }  # fmt: skip
@@ -44,7 +44,14 @@ _REFUSED = {
     "AdaptiveSparkPlanExec": "Spark decides while it runs how rows are dealt: leave spark.sql.adaptive.enabled to this stage",
 }
 
-_SCAN, _RANGE, _VALUES, _SHUFFLE = "FileSourceScanExec", "RangeExec", "LocalTableScanExec", "ShuffleExchangeExec"
+_SCAN, _RANGE, _VALUES = "FileSourceScanExec", "RangeExec", "LocalTableScanExec"
+_SHUFFLE, _REUSED, _NESTED_LOOP = "ShuffleExchangeExec", "ReusedExchangeExec", "BroadcastNestedLoopJoinExec"
+
+#: Joins by a nested loop, with the side that is sent to all, that give out rows of the other side only, in their partitions.
+_LOOPS = {
+    ("Inner", "BuildLeft"), ("Inner", "BuildRight"), ("Cross", "BuildLeft"), ("Cross", "BuildRight"), ("LeftOuter", "BuildRight"),
+    ("LeftSemi", "BuildRight"), ("LeftAnti", "BuildRight"), ("RightOuter", "BuildLeft"),
+}  # fmt: skip
 
 #: Rows that a plan may hold itself: those of a small table that the program has given.
 _MOST_VALUES = 100_000
@@ -93,10 +100,15 @@ class Proof:
         if name == _SHUFFLE:
             self._require_placed(node, below=any(shuffled))
             return True
+        if name == _REUSED:
+            # What it stands for was looked at where it is computed.
+            return _is_shuffle(node)
         if name in {_SCAN, _VALUES}:
             self._leaves.append(node)
             if name == _VALUES and node.rows().size() > _MOST_VALUES:
                 self._refuse(f"the plan itself holds {node.rows().size():,} rows: write them to files first")
+        elif name == _NESTED_LOOP:
+            self._require_rows_of_one_side(node)
         elif name != _RANGE and name not in _KEEPING:
             self._refuse(f"{node.nodeName().strip()}: {_REFUSED.get(name, 'it is not known whether its partitions stay the same')}")
         return any(shuffled)
@@ -126,8 +138,22 @@ class Proof:
                         "in another partition another time: deal them by columns of the input"
                     )
 
+    def _require_rows_of_one_side(self, join: Any) -> None:  # noqa: ANN401 - as above
+        """Refuse a join that gives out rows of the side that every task has, which it deals in the order in which they came."""
+        kind, side = str(join.joinType()), str(join.buildSide())
+        if (kind, side) not in _LOOPS:
+            self._refuse(
+                f"a {kind} join without equal columns deals the rows that match nothing in any order: name columns that are equal"
+            )
+
     def _refuse(self, why: str) -> None:
         self.problems[why] = None
+
+
+def _is_shuffle(node: Any) -> bool:  # noqa: ANN401 - as above
+    """Whether an operator is a shuffle, or stands for one that is computed elsewhere in the plan."""
+    name = node.getClass().getSimpleName()
+    return name == _SHUFFLE or (name == _REUSED and _is_shuffle(node.child()))
 
 
 def _slices(scan: Any) -> Iterator[str]:  # noqa: ANN401 - as above
@@ -157,7 +183,7 @@ def _before_any_shuffle(node: Any) -> set[int]:  # noqa: ANN401 - as above
 
 def _columns(node: Any) -> tuple[set[int], bool]:  # noqa: ANN401 - as above
     """The columns of operators that have no shuffle below them, and whether this one has."""
-    found, has_shuffle = set[int](), node.getClass().getSimpleName() == _SHUFFLE
+    found, has_shuffle = set[int](), _is_shuffle(node)
     for child in _items(node.children()):
         columns, below = _columns(child)
         found |= columns
