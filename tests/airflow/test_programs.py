@@ -39,10 +39,7 @@ PROGRAM = Path(__file__).parents[2] / "example_dags" / "delays_program.py"
 def staged(dag_world):
     """The reference to what a program has staged."""
     dag_world.put_files()
-    catalog = {"name": "iceberg_default", "type": "sql"} | {
-        "uri": f"sqlite:///{dag_world.root}/catalog.db",
-        "warehouse": f"file://{dag_world.root}/warehouse",
-    }
+    catalog = dag_world.catalog_properties
     with spark_session(SparkTarget("local[2]"), "a program") as spark:
         frame = spark.read.parquet(str(dag_world.input))
         return checkpointed_write(frame, table="shop.orders", catalog=catalog, key="orders/1", store=dag_world.store.uri)

@@ -253,10 +253,7 @@ def test_partitions_without_rows_are_staged(spark, world):
 
 
 def test_a_program_needs_no_id(spark, world):
-    catalog = {"name": "iceberg_default", "type": "sql"} | {
-        "uri": f"sqlite:///{world.root}/catalog.db",
-        "warehouse": f"file://{world.root}/warehouse",
-    }
+    catalog = world.catalog_properties
     frame = read(spark, str(world.input))
     reference = checkpointed_write(frame, table="shop.orders", key="orders", store=world.store.uri, catalog=catalog)
     commit(reference, catalog=catalog, store=world.store.uri)

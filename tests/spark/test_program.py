@@ -46,20 +46,19 @@ def world(tmp_path):
     return found
 
 
-def catalog_of(world):
-    return {"name": "iceberg_default", "type": "sql"} | {
-        "uri": f"sqlite:///{world.root}/catalog.db",
-        "warehouse": f"file://{world.root}/warehouse",
-    }
-
-
 def write(world, frame, **changes):
-    facts = {"table": "shop.orders", "catalog": catalog_of(world), "store": world.store.uri, "key": "orders", "id_column": "id"}
+    facts = {
+        "table": "shop.orders",
+        "catalog": world.catalog_properties,
+        "store": world.store.uri,
+        "key": "orders",
+        "id_column": "id",
+    }
     return checkpointed_write(frame, **({"buckets": 4} | facts | changes))
 
 
 def landed(world, reference):
-    return commit(reference, catalog=catalog_of(world), store=world.store.uri)
+    return commit(reference, catalog=world.catalog_properties, store=world.store.uri)
 
 
 def orders(spark, world):
@@ -124,8 +123,8 @@ from pathlib import Path
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 spark.range(3).count()
 world = World(Path({str(world.root)!r}))
-facts = {{"table": "shop.orders", "catalog": {catalog_of(world)!r}, "store": world.store.uri, "key": "orders", "id_column": "id"}}
-print(checkpointed_write(spark.read.parquet(str(world.input)), buckets=4, **facts))
+facts = {{"table": "shop.orders", "catalog": world.catalog_properties, "store": world.store.uri, "key": "orders"}}
+print(checkpointed_write(spark.read.parquet(str(world.input)), id_column="id", buckets=4, **facts))
 print([name for name in sys.modules if name.partition(".")[0] == "airflow"])
 """
     said = subprocess.run(
@@ -186,7 +185,7 @@ def test_a_table_that_is_not_there_is_named(spark, world):
 
 def test_a_key_alone_is_no_reference(world):
     with pytest.raises(InvalidInputError, match="what checkpointed_write has returned"):
-        commit("orders", catalog=catalog_of(world), store=world.store.uri)
+        commit("orders", catalog=world.catalog_properties, store=world.store.uri)
 
 
 # -- catalogs of the session --------------------------------------------------------------------------------------------------

@@ -86,11 +86,16 @@ class World:
             return load_catalog("iceberg_default", **json.loads(kept.read_text()))
         return self._sqlite
 
+    @property
+    def catalog_properties(self) -> dict[str, str]:
+        """How others open the SQLite catalog."""
+        place = {"uri": f"sqlite:///{self.root}/catalog.db", "warehouse": f"file://{self.root}/warehouse"}
+        return {"name": "iceberg_default", "type": "sql"} | place
+
     @functools.cached_property
     def _sqlite(self) -> Catalog:
         (self.root / "warehouse").mkdir(exist_ok=True)
-        place = {"uri": f"sqlite:///{self.root}/catalog.db", "warehouse": f"file://{self.root}/warehouse"}
-        return load_catalog("iceberg_default", type="sql", **place)
+        return load_catalog(**self.catalog_properties)
 
     def create_table(
         self,

@@ -65,10 +65,7 @@ def frame_of(world: World, recover: str) -> SparkDataFrame:
 
 def program(world: World) -> Reference:
     """The same write, in a program of the user's own; returns the reference to what is committed."""
-    catalog = {"name": "iceberg_default", "type": "sql"} | {
-        "uri": f"sqlite:///{world.root}/catalog.db",
-        "warehouse": f"file://{world.root}/warehouse",
-    }
+    catalog = world.catalog_properties
     builder = SparkSession.builder.master(TARGET.master)
     for name, value in TARGET.conf.items():
         builder = builder.config(name, value)
