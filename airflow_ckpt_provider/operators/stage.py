@@ -183,7 +183,7 @@ class CheckpointedWriteOperator(BaseOperator):
         key = self._key(context)
         context["ti"].xcom_push(key="idempotence_key", value=key.value)
         target, says = spark_target(self.spark_conn_id, self.spark_conf or {}), StageLog(self.log, self.missing_columns)
-        with SparkEngine(target, f"checkpoint {key}", self._starting) as engine:
+        with SparkEngine(target, f"checkpoint {key}", self._starting, self.log.info) as engine:
             self._engine = engine
             if self._killed:
                 engine.cancel()

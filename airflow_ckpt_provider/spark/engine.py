@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Self
 
 from airflow_ckpt_provider.checkpoint.documents import READ
@@ -31,12 +32,20 @@ class SparkEngine:
 
     :param application: name of the application, as the Spark UI shows it.
     :param starting: told before the session is started.
+    :param ready: told what is there once it is: see ``ready_session``.
     """
 
-    def __init__(self, target: SparkTarget, application: str, starting: Callable[[SparkTarget], None]) -> None:
+    def __init__(
+        self,
+        target: SparkTarget,
+        application: str,
+        starting: Callable[[SparkTarget], None],
+        ready: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.target = target
         self._application = application
         self._starting = starting
+        self._ready = ready
         self._start = Starting()
         self._opened: AbstractContextManager[SparkSession] | None = None
         self._spark: SparkSession | None = None
@@ -66,9 +75,11 @@ class SparkEngine:
         """The session, started now if it was not."""
         if self._spark is None:
             self._starting(self.target)
+            began = time.monotonic()
             opened = spark_session(self.target, self._application, self._start)
             self._spark = opened.__enter__()
             self._opened = opened
+            self._ready(ready_session(self._spark, time.monotonic() - began))
         return self._spark
 
     def cancel(self) -> None:
@@ -111,6 +122,18 @@ class SessionEngine:
     def job(self, attempt: WriteAttempt, missing: Round, work: SplitWork) -> StageRun:
         """The missing splits of a round as one Spark job; see ``Engine.job``."""
         return job_of(self.spark, attempt, missing, work)
+
+
+def ready_session(spark: SparkSession, seconds: float) -> str:
+    """What there is to know of a session that was started: where a user finds what it does.
+
+    :param seconds: that the start took.
+    """
+    if is_connect(spark):
+        return f"Spark {spark.version} is ready after {seconds:.1f} s, over Spark Connect."
+    context = spark.sparkContext
+    page = f", {context.uiWebUrl}" if context.uiWebUrl else ""
+    return f"Spark {spark.version} is ready after {seconds:.1f} s: application {context.applicationId}{page}."
 
 
 def job_of(spark: SparkSession, attempt: WriteAttempt, missing: Round, work: SplitWork) -> StageRun:

@@ -182,6 +182,7 @@ class StageRun:
                 self._spark.addTag(self._tag)
             else:
                 self._spark.sparkContext.addJobTag(self._tag)
+                self._spark.sparkContext.setJobDescription(f"checkpoint {self._checkpoint.key}: {len(self._splits)} splits")
             if self._cancelled.is_set():
                 raise StageFailedError("It was stopped before it began.")
             self._failures = self._run_tasks(payload)

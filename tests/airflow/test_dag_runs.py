@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -133,6 +134,15 @@ def test_a_committed_key_is_reused_and_starts_no_spark(dag_world, run_dag):
     # An attempt is recorded once a session runs: the second run recorded none.
     assert len(checkpoint.attempts()) == 1
     assert dag_world.ids() == list(range(200))
+
+
+def test_the_log_says_where_spark_shows_what_it_does(dag_world, run_dag, capsys):
+    dag_world.put_files(files=1)
+    with DAG("shown", schedule=None, start_date=start()) as dag:
+        CheckpointedIcebergWriteOperator(task_id="stage", table="shop.orders", source=f"{dag_world.input}/*.parquet")
+    assert task_states(run_dag(dag)) == {"stage": "success"}
+    said = capsys.readouterr()
+    assert re.search(r"Spark 4\.\d+\.\d+ is ready after \d+\.\d s: application local-\d+", said.out + said.err)
 
 
 def test_a_sealed_key_is_handed_on_without_spark(dag_world, run_dag):

@@ -82,6 +82,21 @@ def test_a_retry_schedules_only_the_missing_splits_and_reads_only_their_input(sp
     assert world.ids() == list(range(400))
 
 
+def test_spark_shows_which_write_a_job_is_of(spark, world, monkeypatch):
+    described = []
+    described_before = type(spark.sparkContext).setJobDescription
+
+    def describe(context, text):
+        described.append(text)
+        described_before(context, text)
+
+    monkeypatch.setattr(type(spark.sparkContext), "setJobDescription", describe)
+    prepare(spark, world).stage()
+    assert described == ["checkpoint orders: 4 splits"]
+    # The property is that of the job's own thread.
+    assert spark.sparkContext.getLocalProperty("spark.job.description") is None
+
+
 def test_more_splits_than_cores_are_still_one_task_each(spark, tmp_path):
     world = World(tmp_path)
     world.create_table()
