@@ -63,8 +63,14 @@ SAMPLE_ROWS = 1000
 MAX_BUCKETS = 100_000
 
 
+#: Characters of a query that messages show.
+_SHOWN = 60
+
+
 class SparkDataFrame:
-    """A DataFrame to write.
+    """A DataFrame to write, from a function, a query or the name of a table::
+
+        SparkDataFrame(sql="SELECT * FROM lake.shop.orders WHERE day = :day", parameters={"day": "{{ ds }}"})
 
     :param build: takes the session and ``parameters`` as keyword arguments and returns the DataFrame; or its name as
         ``"package.module:function"``
@@ -82,17 +88,19 @@ class SparkDataFrame:
         are written too; ids are kept beside each split
     :param assert_unique: fail if an id occurs twice among the rows that an attempt writes
     :param reproducible: True to vouch for a DataFrame that would be refused as not reproducible
+    :param sql: in place of ``build``: a query for the session; ``parameters`` are the values of its markers (templated)
+    :param table: in place of ``build``: a table that the session knows, such as ``"lake.shop.orders"`` (templated)
     :raises InvalidInputError: when the DAG is parsed, for what cannot work
     """
 
-    template_fields = ("id_column", "parameters", "build_version")
+    template_fields = ("id_column", "parameters", "build_version", "sql", "table")
 
     conn_id: str | None = None
     conn_kind: str = "checkpoint"
 
     def __init__(
         self,
-        build: Callable[..., DataFrame] | str,
+        build: Callable[..., DataFrame] | str | None = None,
         id_column: Sequence[str] | str | None = None,
         buckets: int = 64,
         parameters: Mapping[str, Any] | None = None,
@@ -101,8 +109,21 @@ class SparkDataFrame:
         assert_unique: bool = False,
         reproducible: bool = False,
         build_version: str | None = None,
+        sql: str | None = None,
+        table: str | None = None,
     ) -> None:
-        if not callable(build) and not (isinstance(build, str) and all(build.partition(":"))):
+        if [build, sql, table].count(None) != 2 or not isinstance(sql, str | None) or not isinstance(table, str | None):
+            raise InvalidInputError(
+                f"SparkDataFrame(build={build!r}, sql={sql!r}, table={table!r}): takes one of a function, a query and the name of "
+                "a table."
+            )
+        if build is None and build_version is not None:
+            raise InvalidInputError(
+                f"SparkDataFrame(build_version={build_version!r}) stands for the code of build, and there is none."
+            )
+        if table is not None and parameters:
+            raise InvalidInputError(f"SparkDataFrame(table={table!r}) takes no parameters.")
+        if build is not None and not callable(build) and not (isinstance(build, str) and all(build.partition(":"))):
             raise InvalidInputError(f"SparkDataFrame({build!r}): must be a function or a name like 'package.module:function'.")
         if recover not in {None, "partitions", "buckets", "rows"}:
             raise InvalidInputError(f"SparkDataFrame(recover={recover!r}): the values are 'partitions', 'buckets' and 'rows'.")
@@ -123,6 +144,8 @@ class SparkDataFrame:
         if not 0 < buckets <= MAX_BUCKETS:
             raise InvalidInputError(f"SparkDataFrame(buckets={buckets}): must be between 1 and {MAX_BUCKETS}.")
         self.build = build
+        self.sql = sql
+        self.table = table
         self.id_column = columns
         self.buckets = buckets
         self.parameters = dict(parameters or {})
@@ -157,11 +180,17 @@ class SparkDataFrame:
 
     @property
     def name(self) -> str:
-        """What to call the function in messages."""
+        """What to call it in messages."""
+        if self.build is None:
+            return f"table={self.table!r}" if self.sql is None else f"sql={_shortened(self.sql)!r}"
         return self.build if isinstance(self.build, str) else Transform(self.build).name
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Call ``build``. Runs on the driver; may start Spark jobs, if the user's code does."""
+        """Call ``build``, or ask the query. Runs on the driver; may start Spark jobs, if the user's code does."""
+        if self.sql is not None:
+            return spark.sql(self.sql, args=self.parameters or None)
+        if self.table is not None:
+            return spark.table(self.table)
         return self._function()(spark, **self.parameters)
 
     def session_sample(self, spark: SparkSession) -> Iterator[pa.RecordBatch]:
@@ -173,10 +202,12 @@ class SparkDataFrame:
 
     def describe(self) -> JsonObject:
         """What decides which rows are computed, and into which splits they fall."""
-        facts: JsonObject = {"dataframe": self.name, "recover": self.recover}
+        facts: JsonObject = {"dataframe": self.sql or self.table or self.name, "recover": self.recover}
         if self.recover != "partitions":
             facts |= {"id_column": self.id_column, "buckets": self.buckets}
-        if self.build_version is None:
+        if self.build is None:
+            facts["is"] = "table" if self.sql is None else "sql"
+        elif self.build_version is None:
             facts["code"] = fingerprint_of(self._function(), self.name, "build_version")
         elif isinstance(self.build_version, str) and self.build_version.strip():
             facts["build_version"] = self.build_version
@@ -268,6 +299,8 @@ class SparkDataFrame:
         return NoReader()
 
     def _function(self) -> Callable[..., DataFrame]:
+        if self.build is None:
+            raise TypeError(f"{self!r} has no function.")
         if not isinstance(self.build, str):
             return self.build
         module, _, attribute = self.build.partition(":")
@@ -320,6 +353,11 @@ class NoReader:
         :raises InvalidInputError: always.
         """
         raise InvalidInputError(f"Split {split.id} is a bucket of a DataFrame: only a Spark session can compute its rows.")
+
+
+def _shortened(sql: str) -> str:
+    words = " ".join(sql.split())
+    return words if len(words) <= _SHOWN else f"{words[:_SHOWN]} ..."
 
 
 def recovered_splits(plan: Plan) -> list[Split]:

@@ -308,7 +308,7 @@ def failing(spark: SparkSession) -> DataFrame:
 def test_an_error_in_build_names_the_function_and_the_users_own_line(spark, world):
     line = failing.__code__.co_firstlineno + 1
     place = rf"\(\S*test_frame_buckets.py, line {line}, in failing\)"
-    expected = rf"The function failing of SparkDataFrame failed: KeyError: 'no such day' {place}"
+    expected = rf"The DataFrame of failing could not be made: KeyError: 'no such day' {place}"
     with pytest.raises(StageFailedError, match=expected):
         prepare(spark, world, source_of(world, failing, parameters={})).stage()
     source = source_of(world, lambda spark: spark.range(3).select("no_such_column"), parameters={})

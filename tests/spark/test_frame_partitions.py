@@ -12,7 +12,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 from support.world import World, rows
 
-from airflow_ckpt_provider.exceptions import BindingMismatchError, CorruptObjectError, InputChangedError, InvalidInputError
+from airflow_ckpt_provider.exceptions import (
+    BindingMismatchError,
+    CorruptObjectError,
+    InputChangedError,
+    InvalidInputError,
+    StageFailedError,
+)
 from airflow_ckpt_provider.sources import Files, SparkDataFrame
 from airflow_ckpt_provider.sources.dataframe import Partitions
 from airflow_ckpt_provider.spark import checkpointed_write, commit
@@ -258,6 +264,38 @@ def test_a_program_needs_no_id(spark, world):
     reference = checkpointed_write(frame, table="shop.orders", key="orders", store=world.store.uri, catalog=catalog)
     commit(reference, catalog=catalog, store=world.store.uri)
     assert world.ids() == list(range(400))
+
+
+def test_a_query_and_a_table_of_the_session_are_dataframes(spark, world):
+    read(spark, str(world.input)).createOrReplaceTempView("orders")
+    query = SparkDataFrame(sql="SELECT * FROM orders WHERE id < :most", parameters={"most": 7})
+    staged(spark, attempt := attempt_of(spark, world, query))
+    world.commit(attempt)
+    staged(spark, attempt := attempt_of(spark, world, SparkDataFrame(table="orders"), key="all of it"))
+    world.commit(attempt)
+    assert landed(world) == Counter((n, n / 4, f"kind-{n % 3}") for n in [*range(7), *range(400)])
+    with pytest.raises(BindingMismatchError, match=r"SELECT \* FROM orders WHERE id < :most.*\"most\":8"):
+        attempt_of(spark, world, SparkDataFrame(sql=query.sql, parameters={"most": 8}))
+
+
+def test_a_query_that_spark_does_not_understand_is_named(spark, world):
+    with pytest.raises(StageFailedError, match=r"The DataFrame of sql='SELECT nothing' could not be made: .*nothing"):
+        attempt_of(spark, world, SparkDataFrame(sql="SELECT nothing"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "takes one of a function, a query and the name of a table"),
+        ({"sql": "SELECT 1", "table": "orders"}, "takes one of a function, a query and the name of a table"),
+        ({"build": read, "sql": "SELECT 1"}, "takes one of a function, a query and the name of a table"),
+        ({"sql": "SELECT 1", "build_version": "1"}, "stands for the code of build"),
+        ({"table": "orders", "parameters": {"day": 1}}, "takes no parameters"),
+    ],
+)
+def test_what_is_no_dataframe_is_refused_when_the_dag_is_parsed(changes, said):
+    with pytest.raises(InvalidInputError, match=said):
+        SparkDataFrame(**changes)
 
 
 def test_a_transform_has_the_rows_of_a_partition(spark, world):

@@ -160,7 +160,7 @@ def built_frame(spark: SparkSession, source: SessionSource) -> DataFrame:
         place = traceback.extract_tb(error.__traceback__)
         line = next((f" ({at.filename}, line {at.lineno}, in {at.name})" for at in reversed(place) if _theirs(at.filename)), "")
         said = f"{type(error).__name__}: {error_summary(error)}"
-        raise StageFailedError(f"The function {source.name} of SparkDataFrame failed: {said}{line}") from error
+        raise StageFailedError(f"The DataFrame of {source.name} could not be made: {said}{line}") from error
     if not isinstance(frame, DataFrame):
         raise InvalidInputError(
             f"The function {source.name} of SparkDataFrame returned a {type(frame).__name__}; it must return a Spark DataFrame."
