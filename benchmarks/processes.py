@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,15 +19,42 @@ _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
+#: Seconds between two looks at who is there: a process that ends takes at most so much of its time with it.
+_LOOK_EVERY_S = 0.25
+
+_looking = threading.Lock()
+_seen: dict[tuple[int, int], int] = {}
+_looker: threading.Thread | None = None
+
+
 def cpu_seconds() -> float:
-    """User and system time of this process and all its descendants, with those that have ended and were waited for."""
-    ticks = 0
-    for pid in tree():
-        with suppress(FileNotFoundError, ProcessLookupError):
-            fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-            # utime, stime, and cutime, cstime: those of children that were waited for.
-            ticks += sum(map(int, fields[11:15]))
-    return ticks / _TICKS
+    """User and system time of this process and of all that it has ever started, since the first call.
+
+    Those that have ended count as they were when they were seen last: whether the one that started them has waited for them, so
+    that the kernel adds their time to its own, is chance. Spark's Python workers are ended so.
+    """
+    global _looker  # noqa: PLW0603 - one for the process
+    if _looker is None:
+        _looker = threading.Thread(target=_keep_looking, name="cpu-seconds", daemon=True)
+        _looker.start()
+    return _look() / _TICKS
+
+
+def _keep_looking() -> None:
+    while True:
+        time.sleep(_LOOK_EVERY_S)
+        _look()
+
+
+def _look() -> int:
+    """The ticks of all processes, each as it was seen last."""
+    with _looking:
+        for pid in tree():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+                # Its number may be another process's later; the time of its start tells them apart.
+                _seen[pid, int(fields[19])] = int(fields[11]) + int(fields[12])
+        return sum(_seen.values())
 
 
 @contextmanager
