@@ -14,21 +14,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.documents import Connections, Origin
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.checkpoint.location import StorageLocation
 from airflow_ckpt_provider.checkpoint.reference import pointers, reference, require_whole, resolve
-from airflow_ckpt_provider.checkpoint.signing import ConnectionKeys
 from airflow_ckpt_provider.checkpoint.staged_write import sealed_of
-from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
 from airflow_ckpt_provider.sources.transform import Transform
 from airflow_ckpt_provider.spark.code_shipping import is_connect
 from airflow_ckpt_provider.spark.engine import SessionEngine, planned_in
 from airflow_ckpt_provider.spark.frame.reproducible import analyzed_plan
+from airflow_ckpt_provider.spark.places import store_at, table_at
 from airflow_ckpt_provider.spark.session import quiet, require_equal_pyspark, same_python
 from airflow_ckpt_provider.spark.session_catalog import catalog_of_session
 from airflow_ckpt_provider.spark.visibility import require_shared_dataset, require_shared_store
-from airflow_ckpt_provider.tables.catalogs import opened_catalog
 from airflow_ckpt_provider.tables.format import MAIN, format_of
 from airflow_ckpt_provider.tables.parameters import given
 from airflow_ckpt_provider.write import groups
@@ -52,9 +49,6 @@ _log = logging.getLogger(__name__)
 
 #: A program knows no Airflow connections.
 _NO_CONNECTIONS = Connections(table="", spark="", checkpoint="")
-
-#: Option of a store that is no option of its storage: the secret that its documents are signed with.
-_SIGNING = "signing_secret"
 
 #: Numbers that Spark gives to columns, other ones in each process.
 _NUMBERS = re.compile(r"#\d+L?")
@@ -128,7 +122,7 @@ def checkpointed_write(
     version = require_version(transform, transform_version)
     spark = frame.sparkSession
     engine = SessionEngine(spark)
-    opened_store = _store(store, store_options)
+    opened_store = store_at(store, store_options)
     require_shared_store(opened_store, engine.target)
     target = _target(spark, engine, table, uri, branch, catalog, storage_options)
     source = SparkDataFrame(
@@ -183,12 +177,12 @@ def commit(
     if len(references) < len(told):
         raise InvalidInputError("commit takes what checkpointed_write has returned; a key alone does not say what was staged.")
     require_whole(references)
-    opened_store = _store(store, store_options)
+    opened_store = store_at(store, store_options)
     checkpoints = [found for pointer in references if (found := resolve(opened_store, pointer)) is not None]
     bound = checkpoints[0].header.table
     if isinstance(catalog, str):
         catalog = catalog_of_session(_active(), catalog)
-    table = _opened(bound.format, bound.identifier, bound.branch, catalog, storage_options)
+    table = table_at(bound.format, bound.identifier, bound.branch, catalog, storage_options)
     settled = groups.commit(checkpoints, table)
     committed = [
         committed_reference(member, pointer, member.checkpoint.header.connections)
@@ -242,12 +236,6 @@ def _origin(spark: SparkSession) -> Origin:
     return Origin(dag_id="", task_id=name or "a program", run_id="", map_index=-1)
 
 
-def _store(uri: str, options: Mapping[str, str] | None) -> CheckpointStore:
-    storage = {name: str(value) for name, value in (options or {}).items()}
-    secret = storage.pop(_SIGNING, None)
-    return CheckpointStore(StorageLocation(uri, storage), None if secret is None else ConnectionKeys((secret,)))
-
-
 def _target(
     spark: SparkSession,
     engine: SessionEngine,
@@ -263,7 +251,7 @@ def _target(
     if uri is not None:
         if catalog is not None or branch != MAIN:
             raise InvalidInputError("catalog= and branch= belong to an Iceberg table, and uri= is a Lance dataset.")
-        dataset = _opened("lance", uri, MAIN, None, storage_options)
+        dataset = table_at("lance", uri, MAIN, None, storage_options)
         require_shared_dataset(dataset.identifier, engine.target)
         return dataset
     if storage_options is not None:
@@ -273,20 +261,7 @@ def _target(
     if catalog is None:
         name, _, table = str(table).partition(".")
         catalog = catalog_of_session(spark, name)
-    return _opened("iceberg", str(table), branch, catalog, None)
-
-
-def _opened(
-    format_name: str, identifier: str, branch: str, catalog: Mapping[str, str] | None, storage_options: Mapping[str, str] | None
-) -> Table:
-    table_format = format_of(format_name)
-    if table_format.connection != "iceberg":
-        return table_format.open(identifier, branch, {name: str(value) for name, value in (storage_options or {}).items()})
-    if catalog is None:
-        raise InvalidInputError(
-            f"The Iceberg table {identifier} needs catalog=: pyiceberg's properties, or a name of the session's."
-        )
-    return table_format.open(identifier, branch, opened_catalog(catalog))
+    return table_at("iceberg", str(table), branch, catalog, None)
 
 
 def _active() -> SparkSession:
