@@ -222,7 +222,7 @@ def _require_known(told: Mapping[str, str]) -> None:
         )
     for name in ("key", "store"):
         if not told.get(name):
-            raise InvalidInputError(f"format('checkpointed') needs option({name!r}, …).")
+            raise InvalidInputError(f"format('checkpointed') needs option({name!r}, …).{_OF_A_TABLE}")
     if bool(told.get("table")) is bool(told.get("uri")):
         raise InvalidInputError(
             "format('checkpointed') needs either option('table', …), an Iceberg table, or option('uri', …), a Lance dataset."
@@ -230,6 +230,9 @@ def _require_known(told: Mapping[str, str]) -> None:
     if "upsert_keys" in told:
         raise InvalidInputError(f"format('checkpointed'): option('upsert_keys') belongs to mode='upsert'. {_OTHER_WAY}")
 
+
+#: Spark passes those of ``CREATE TABLE … OPTIONS`` to nobody.
+_OF_A_TABLE = " Of SQL, Spark passes only the options that stand in INSERT INTO … WITH (…) itself."
 
 #: What helps with modes that take more than one round.
 _OTHER_WAY = (
