@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.exceptions import InvalidInputError, RowCountError
 from airflow_ckpt_provider.tables.format import MAIN
 
 if TYPE_CHECKING:
@@ -142,7 +142,14 @@ def writer_of(options: Mapping[str, str], schema: StructType, *, overwrite: bool
     told = SaveOptions.read(options, _arrow_schema(schema), overwrite=overwrite)
     store, table, request = told.opened()
     attempt = WriteAttempt(store, table, request)
-    return CheckpointedWriter(told, opened(attempt, request.source, "format"))  # type: ignore[arg-type]
+    execution = opened(attempt, request.source, "format")  # type: ignore[arg-type]
+    if attempt.missing:
+        _log.warning(
+            "The rows do not have these columns of %s, which are null in them: %s.",
+            table.identifier,
+            ", ".join(sorted(attempt.missing)),
+        )
+    return CheckpointedWriter(told, execution)
 
 
 @dataclass
@@ -185,8 +192,10 @@ class CheckpointedWriter(DataSourceArrowWriter):
         from airflow_ckpt_provider.write.execution import sealed
         from airflow_ckpt_provider.write.outcome import commit_word
 
+        told = [message.split for message in messages if isinstance(message, StagedTask)]
+        if len(told) < len(messages):
+            raise RowCountError("Spark did not say of each of its tasks what it has staged. Nothing was sealed; save again.")
         store, table, request = self._options.opened()
-        told = [message.split for message in messages if message is not None]
         saved = sealed(store, table, request, self._execution, [split for split in told if split is not None])
         _report(saved)
         if self._options.commit:
