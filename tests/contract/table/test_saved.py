@@ -11,6 +11,7 @@ from support.world import World, rows
 from airflow_ckpt_provider.exceptions import CorruptObjectError, DiscardedError
 from airflow_ckpt_provider.sources.saved import SavedRows
 from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write.cleanup import clean
 from airflow_ckpt_provider.write.execution import opened, sealed
 
 ROWS = rows(0, 60)
@@ -110,6 +111,18 @@ def test_executions_that_seal_at_the_same_time_agree(world):
     assert sum(result.is_own for result in results) == 1
     land(world, results[0])
     assert world.ids() == list(range(60))
+
+
+def test_a_clean_up_removes_what_other_executions_have_left(world):
+    first, second = Save(world, 3), Save(world, 4)
+    first.staged()
+    result = second.seal(second.staged())
+    land(world, result)
+    assert world.files_on_disk() > world.referenced_files()
+    list(clean(result.checkpoint, lambda _: world.target()))
+    assert world.files_on_disk() == world.referenced_files()
+    assert world.ids() == list(range(60))
+    assert not first.seal([first.task(0)]).is_own
 
 
 @pytest.mark.parametrize("seed", range(12))
