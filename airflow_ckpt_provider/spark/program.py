@@ -14,21 +14,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.documents import Connections, Origin
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.checkpoint.location import StorageLocation
 from airflow_ckpt_provider.checkpoint.reference import pointers, reference, require_whole, resolve
-from airflow_ckpt_provider.checkpoint.signing import ConnectionKeys
 from airflow_ckpt_provider.checkpoint.staged_write import sealed_of
-from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.exceptions import BindingMismatchError, CheckpointMissingError, InvalidInputError
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
 from airflow_ckpt_provider.sources.transform import Transform
 from airflow_ckpt_provider.spark.code_shipping import is_connect
 from airflow_ckpt_provider.spark.engine import SessionEngine, planned_in
 from airflow_ckpt_provider.spark.frame.reproducible import analyzed_plan
+from airflow_ckpt_provider.spark.places import store_at, table_at
 from airflow_ckpt_provider.spark.session import quiet, require_equal_pyspark, same_python
 from airflow_ckpt_provider.spark.session_catalog import catalog_of_session
 from airflow_ckpt_provider.spark.visibility import require_shared_dataset, require_shared_store
-from airflow_ckpt_provider.tables.catalogs import opened_catalog
 from airflow_ckpt_provider.tables.format import MAIN, format_of
 from airflow_ckpt_provider.tables.parameters import given
 from airflow_ckpt_provider.write import groups
@@ -44,7 +41,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.checkpoint.reference import Reference
+    from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.sources.dataframe import Recover
     from airflow_ckpt_provider.tables.table import Table
 
@@ -52,9 +51,6 @@ _log = logging.getLogger(__name__)
 
 #: A program knows no Airflow connections.
 _NO_CONNECTIONS = Connections(table="", spark="", checkpoint="")
-
-#: Option of a store that is no option of its storage: the secret that its documents are signed with.
-_SIGNING = "signing_secret"
 
 #: Numbers that Spark gives to columns, other ones in each process.
 _NUMBERS = re.compile(r"#\d+L?")
@@ -128,7 +124,7 @@ def checkpointed_write(
     version = require_version(transform, transform_version)
     spark = frame.sparkSession
     engine = SessionEngine(spark)
-    opened_store = _store(store, store_options)
+    opened_store = store_at(store, store_options)
     require_shared_store(opened_store, engine.target)
     target = _target(spark, engine, table, uri, branch, catalog, storage_options)
     source = SparkDataFrame(
@@ -161,17 +157,26 @@ def checkpointed_write(
 
 
 def commit(
-    checkpoint: Reference | Sequence[Reference],
+    checkpoint: Reference | str | Sequence[Reference | str],
     *,
     store: str,
+    table: str | None = None,
+    uri: str | None = None,
+    mode: str = "append",
+    branch: str = MAIN,
     catalog: Mapping[str, str] | str | None = None,
     storage_options: Mapping[str, str] | None = None,
     store_options: Mapping[str, str] | None = None,
 ) -> Reference | list[Reference]:
     """Land what ``checkpointed_write`` has staged, in one snapshot, once: however often it is called, and by however many.
 
-    :param checkpoint: what ``checkpointed_write`` has returned; a list for one snapshot of all
+    :param checkpoint: what ``checkpointed_write`` has returned, or the key of a save in the format ``checkpointed``; a list for one
+        snapshot of all
     :param store: as ``checkpointed_write`` was given it
+    :param table: the Iceberg table of a key, which does not say it; the store is not believed
+    :param uri: the Lance dataset of a key, in place of ``table``
+    :param mode: of the write of a key
+    :param branch: of the write of a key
     :param catalog: as ``checkpointed_write`` was given it, or the name of a catalog of the session that is active
     :param storage_options: as ``checkpointed_write`` was given them
     :param store_options: as ``checkpointed_write`` was given them
@@ -179,22 +184,57 @@ def commit(
     :raises CheckpointError: if it cannot land; the message says what to do
     """
     told, is_list = pointers(checkpoint)
-    references = [pointer for pointer in told if not isinstance(pointer, str)]
-    if len(references) < len(told):
-        raise InvalidInputError("commit takes what checkpointed_write has returned; a key alone does not say what was staged.")
-    require_whole(references)
-    opened_store = _store(store, store_options)
-    checkpoints = [found for pointer in references if (found := resolve(opened_store, pointer)) is not None]
+    has_keys = any(isinstance(pointer, str) for pointer in told)
+    if has_keys and (table is None) is (uri is None):
+        raise InvalidInputError(
+            "commit takes what checkpointed_write has returned; a key alone does not say what was staged. Name the table of a key, "
+            "as table= or uri=."
+        )
+    require_whole(told)
+    opened_store = store_at(store, store_options)
+    checkpoints = [_found(opened_store, pointer) for pointer in told]
     bound = checkpoints[0].header.table
     if isinstance(catalog, str):
         catalog = catalog_of_session(_active(), catalog)
-    table = _opened(bound.format, bound.identifier, bound.branch, catalog, storage_options)
-    settled = groups.commit(checkpoints, table)
+    if has_keys:
+        name = str(table) if uri is None else uri
+        target = table_at("lance" if table is None else "iceberg", name, branch, catalog, storage_options)
+    else:
+        target = table_at(bound.format, bound.identifier, bound.branch, catalog, storage_options)
+    for pointer, found in zip(told, checkpoints, strict=True):
+        if isinstance(pointer, str):
+            _require_told(found, target, mode)
+    settled = groups.commit(checkpoints, target)
     committed = [
         committed_reference(member, pointer, member.checkpoint.header.connections)
-        for member, pointer in zip(settled, references, strict=True)
+        for member, pointer in zip(settled, told, strict=True)
     ]
     return committed if is_list else committed[0]
+
+
+def _found(store: CheckpointStore, pointer: Reference | str) -> Checkpoint:
+    found = resolve(store, pointer)
+    if found is None:
+        raise CheckpointMissingError(f"There is no checkpoint under the key {pointer!r} in the store {store.uri}.")
+    return found
+
+
+def _require_told(checkpoint: Checkpoint, table: Table, mode: str) -> None:
+    """Refuse what only the store says of a key: where its rows go, and whether others go for them (I15).
+
+    :raises BindingMismatchError: if the caller says otherwise.
+    """
+    header = checkpoint.header
+    bound = (header.table.format, header.table.identifier, header.table.branch, header.mode)
+    said = (table.format, table.identifier, table.branch, mode)
+    names = ("format", "table", "branch", "mode")
+    differing = [f"its {name} is {now!r}, not {then!r}" for name, now, then in zip(names, bound, said, strict=True) if now != then]
+    if header.replaces is not None:
+        differing.append("it takes the place of an earlier generation: pass what checkpointed_write has returned")
+    if differing:
+        raise BindingMismatchError(
+            f"The checkpoint of the key {header.key!r} is not what commit was told: {'; '.join(differing)}. Nothing was changed."
+        )
 
 
 def _stage(attempt: WriteAttempt, engine: SessionEngine, says: StageLog) -> Reference:
@@ -242,12 +282,6 @@ def _origin(spark: SparkSession) -> Origin:
     return Origin(dag_id="", task_id=name or "a program", run_id="", map_index=-1)
 
 
-def _store(uri: str, options: Mapping[str, str] | None) -> CheckpointStore:
-    storage = {name: str(value) for name, value in (options or {}).items()}
-    secret = storage.pop(_SIGNING, None)
-    return CheckpointStore(StorageLocation(uri, storage), None if secret is None else ConnectionKeys((secret,)))
-
-
 def _target(
     spark: SparkSession,
     engine: SessionEngine,
@@ -263,7 +297,7 @@ def _target(
     if uri is not None:
         if catalog is not None or branch != MAIN:
             raise InvalidInputError("catalog= and branch= belong to an Iceberg table, and uri= is a Lance dataset.")
-        dataset = _opened("lance", uri, MAIN, None, storage_options)
+        dataset = table_at("lance", uri, MAIN, None, storage_options)
         require_shared_dataset(dataset.identifier, engine.target)
         return dataset
     if storage_options is not None:
@@ -273,20 +307,7 @@ def _target(
     if catalog is None:
         name, _, table = str(table).partition(".")
         catalog = catalog_of_session(spark, name)
-    return _opened("iceberg", str(table), branch, catalog, None)
-
-
-def _opened(
-    format_name: str, identifier: str, branch: str, catalog: Mapping[str, str] | None, storage_options: Mapping[str, str] | None
-) -> Table:
-    table_format = format_of(format_name)
-    if table_format.connection != "iceberg":
-        return table_format.open(identifier, branch, {name: str(value) for name, value in (storage_options or {}).items()})
-    if catalog is None:
-        raise InvalidInputError(
-            f"The Iceberg table {identifier} needs catalog=: pyiceberg's properties, or a name of the session's."
-        )
-    return table_format.open(identifier, branch, opened_catalog(catalog))
+    return table_at("iceberg", str(table), branch, catalog, None)
 
 
 def _active() -> SparkSession:

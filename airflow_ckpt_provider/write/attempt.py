@@ -386,6 +386,16 @@ class WriteAttempt:
         self._has_own_round = self._write.pin(planned) is planned
         return True
 
+    def is_whole(self) -> bool:
+        """Whether the write is sealed for good, and all files are there that its commit needs."""
+        sealed = self.checkpoint.newest_seal()
+        return sealed is not None and not sealed.provisional and self._is_whole(sealed)
+
+    def pin_staged(self, plan: Plan) -> None:
+        """Pin a plan whose splits are all staged, as the round that is sealed next, behind those that others have pinned."""
+        while self._write.pin(plan) is not plan:
+            pass
+
     def begin(self, engine: str, try_number: int) -> SplitWork:
         """Record this attempt, before it may write any file, and return what the tasks of the round do."""
         self._begin(engine, try_number)
