@@ -62,6 +62,7 @@ class Reference(TypedDict):
     splits each code has computed, in part or all of it, by its digest.
     ``reuse`` is ``content`` for rows whose key stands for what was computed, see ``CheckpointedTransformOperator``.
     ``rejected`` is there if the transform failed at rows of the input that are left out: how many.
+    ``application`` is there if the stage has run Spark: the id under which Spark's own page and history have it.
     ``table_conn_id`` is empty for a dataset that is opened with the credentials of the environment. ``header`` is the SHA-256 of
     what the stage has bound the checkpoint to, and ``sealed`` that of what it has sealed: the plan and the record of each split.
     """
@@ -90,6 +91,7 @@ class Reference(TypedDict):
     computed_by: NotRequired[dict[str, int]]
     reuse: NotRequired[str]
     rejected: NotRequired[int]
+    application: NotRequired[str]
     commit: NotRequired[CommitFacts]
 
 

@@ -208,6 +208,8 @@ class CheckpointedWriteOperator(BaseOperator):
             recovered=recovered, written=seal.splits - recovered,
             map_index=origin_of(context).map_index, instances=instances_of(context), connections=self._connections,
         )  # fmt: skip
+        if engine.application is not None:
+            sealed_reference["application"] = engine.application
         return self._unless_empty(context, seal, sealed_reference)
 
     def _require_staged(self, attempt: WriteAttempt) -> None:

@@ -46,6 +46,8 @@ class SparkEngine:
         self._application = application
         self._starting = starting
         self._ready = ready
+        #: Id of the application, once there is one in this process; it stays when the session is stopped.
+        self.application: str | None = None
         self._start = Starting()
         self._opened: AbstractContextManager[SparkSession] | None = None
         self._spark: SparkSession | None = None
@@ -79,6 +81,7 @@ class SparkEngine:
             opened = spark_session(self.target, self._application, self._start)
             self._spark = opened.__enter__()
             self._opened = opened
+            self.application = application_of(self._spark)
             self._ready(ready_session(self._spark, time.monotonic() - began))
         return self._spark
 
@@ -111,6 +114,11 @@ class SessionEngine:
         """The master, without secrets."""
         return self.target.name
 
+    @property
+    def application(self) -> str | None:
+        """Id of the application, if it was used and is one of this process."""
+        return application_of(self.spark) if self.started else None
+
     def start(self) -> None:
         """Put this package on the executors."""
         with_package(self.spark)
@@ -122,6 +130,11 @@ class SessionEngine:
     def job(self, attempt: WriteAttempt, missing: Round, work: SplitWork) -> StageRun:
         """The missing splits of a round as one Spark job; see ``Engine.job``."""
         return job_of(self.spark, attempt, missing, work)
+
+
+def application_of(spark: SparkSession) -> str | None:
+    """Id of the application of a session; None over Spark Connect, whose server has one for all of its sessions."""
+    return None if is_connect(spark) else spark.sparkContext.applicationId
 
 
 def ready_session(spark: SparkSession, seconds: float) -> str:

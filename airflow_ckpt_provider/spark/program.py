@@ -255,7 +255,10 @@ def _stage(attempt: WriteAttempt, engine: SessionEngine, says: StageLog) -> Refe
     says.rejected(attempt, seal)
     says.sealed(attempt, seal)
     recovered = attempt.recovered(seal)
-    return reference(checkpoint, seal, State.SEALED, recovered=recovered, written=seal.splits - recovered)
+    made = reference(checkpoint, seal, State.SEALED, recovered=recovered, written=seal.splits - recovered)
+    if engine.application is not None:
+        made["application"] = engine.application
+    return made
 
 
 class _Given:

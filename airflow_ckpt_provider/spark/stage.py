@@ -2,8 +2,9 @@
 
 The tasks are scheduled through the DataFrame API only, so that classic sessions and Spark Connect run the same code.
 
-Decision: the splits are a local table of one row each, which Spark cuts into as many partitions as it has rows. A task gets its
-own split and no other, however many there are; and there is no shuffle whose files a lost executor could take with it.
+Decision: what each task has to do is a row of a local table, which Spark cuts into as many partitions as it has rows. There is no
+shuffle whose files a lost executor could take with it. A task gets one split, or several where there are thousands of tiny ones: a
+task costs Spark some 30 ms before it does anything. Each split is published by itself all the same.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ _LOOKING_SHARE = 0.05
 
 #: Seconds that ``StageRun.cancel`` waits for the job to end. Airflow kills a task five seconds after it asked it to stop.
 CANCEL_WAIT_S = 4.0
+
+#: As long as there are no more splits than that, each has a task of its own; then tiny ones are put together, until a task has so
+#: many of them, or so many bytes to read.
+_MANY_SPLITS, _MOST_OF_A_TASK, _BYTES_OF_A_TASK = 1024, 32, 8 << 20
 
 #: A job that was not submitted yet when it was cancelled is cancelled as soon as it is.
 _CANCEL_AGAIN_S = 0.25
@@ -201,13 +206,13 @@ class StageRun:
 
             return run_task(payload, batches)
 
-        splits = pa.table({"split": [msgspec.json.encode(split).decode() for split in self._splits.values()]})
+        tasks = pa.table({"splits": [msgspec.json.encode(own).decode() for own in shared(list(self._splits.values()))]})
         settings = {
-            "spark.sql.leafNodeDefaultParallelism": str(splits.num_rows),
+            "spark.sql.leafNodeDefaultParallelism": str(tasks.num_rows),
             "spark.sql.execution.arrow.localRelationThreshold": "1g",
         }
         with spark_settings(self._spark, settings):
-            frame = self._spark.createDataFrame(splits).mapInArrow(task, "split string, error string, message string")
+            frame = self._spark.createDataFrame(tasks).mapInArrow(task, "split string, error string, message string")
             return [(row["split"], row["error"], row["message"]) for row in frame.collect() if row["error"]]
 
     def _failure(self) -> TerminalError:
@@ -215,6 +220,23 @@ class StageRun:
         split_id, kind, message = min(self._failures)
         others = f" ({len(self._failures) - 1} more splits failed too)" if len(self._failures) > 1 else ""
         return terminal_error(kind, f"Split {split_id} of the key {self._checkpoint.key.value!r}{others}: {message}")
+
+
+def shared(splits: Sequence[Split]) -> list[list[Split]]:
+    """The splits of each task: one, or some tiny ones that follow each other, if there are many.
+
+    :param splits: in the order in which they are to be staged.
+    """
+    at_most = min(_MOST_OF_A_TASK, -(-len(splits) // _MANY_SPLITS))
+    tasks: list[list[Split]] = []
+    size = 0
+    for split in splits:
+        if not tasks or len(tasks[-1]) >= at_most or size + split.bytes > _BYTES_OF_A_TASK:
+            tasks.append([])
+            size = 0
+        tasks[-1].append(split)
+        size += split.bytes
+    return tasks
 
 
 def run_task(payload: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -231,8 +253,8 @@ def run_task(payload: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
     context = TaskContext.get()
     task_attempt = str(context.taskAttemptId()) if context else uuid.uuid4().hex[:8]
     for batch in batches:
-        for text in batch.column("split").to_pylist():
-            split = msgspec.json.decode(text, type=Split)
+        own = [split for text in batch.column("splits").to_pylist() for split in msgspec.json.decode(text, type=list[Split])]
+        for split in own:
             error = message = None
             try:
                 work.run(split, task_attempt, repeated=context is not None and context.attemptNumber() > 0)

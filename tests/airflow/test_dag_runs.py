@@ -140,9 +140,12 @@ def test_the_log_says_where_spark_shows_what_it_does(dag_world, run_dag, capsys)
     dag_world.put_files(files=1)
     with DAG("shown", schedule=None, start_date=start()) as dag:
         CheckpointedIcebergWriteOperator(task_id="stage", table="shop.orders", source=f"{dag_world.input}/*.parquet")
-    assert task_states(run_dag(dag)) == {"stage": "success"}
+    run = run_dag(dag)
+    assert task_states(run) == {"stage": "success"}
     said = capsys.readouterr()
-    assert re.search(r"Spark 4\.\d+\.\d+ is ready after \d+\.\d s: application local-\d+", said.out + said.err)
+    shown = re.search(r"Spark 4\.\d+\.\d+ is ready after \d+\.\d s: application (local-\d+)", said.out + said.err)
+    assert shown is not None
+    assert returned(run, "stage")["application"] == shown[1]
 
 
 def test_a_sealed_key_is_handed_on_without_spark(dag_world, run_dag):

@@ -68,6 +68,20 @@ def test_a_dag_commits_what_a_task_has_returned(dag_world, run_dag, staged):
     assert dag_world.ids() == list(range(400))
 
 
+def test_a_dag_commits_what_a_save_has_staged(dag_world, run_dag):
+    dag_world.put_files()
+    catalog = {f"catalog.{name}": value for name, value in dag_world.catalog_properties.items()}
+    told = catalog | {"table": "shop.orders", "key": "orders/1", "store": dag_world.store.uri}
+    with spark_session(SparkTarget("local[2]"), "a program") as spark:
+        spark.read.parquet(str(dag_world.input)).write.format("checkpointed").mode("append").options(**told).save()
+    assert dag_world.ids() == []
+    with DAG("by_key_of_a_save", schedule=None, start_date=start()) as dag:
+        commit = CheckpointCommitOperator(task_id="commit", checkpoint="orders/1", table="shop.orders")
+        commit >> CheckpointCleanupOperator(task_id="clean", checkpoint="orders/1")
+    assert task_states(run_dag(dag)) == {"commit": "success", "clean": "success"}
+    assert dag_world.ids() == list(range(400))
+
+
 def test_a_table_of_the_same_name_in_another_catalog_is_refused(dag_world, run_dag, staged, monkeypatch, tmp_path):
     facts = {"type": "sql", "uri": f"sqlite:///{tmp_path}/other.db", "warehouse": f"file://{tmp_path}/other"}
     monkeypatch.setenv("AIRFLOW_CONN_ICEBERG_OTHER", json.dumps({"conn_type": "iceberg", "extra": facts}))

@@ -39,15 +39,8 @@ def spark(tmp_path_factory):
         yield session
 
 
-def catalog_of(world):
-    return {"name": "iceberg_default", "type": "sql"} | {
-        "uri": f"sqlite:///{world.root}/catalog.db",
-        "warehouse": f"file://{world.root}/warehouse",
-    }
-
-
 def options(world, **changes):
-    catalog = {f"catalog.{name}": value for name, value in catalog_of(world).items()}
+    catalog = {f"catalog.{name}": value for name, value in world.catalog_properties.items()}
     facts = catalog | {"table": "shop.orders", "key": "orders", "store": world.store.uri, "commit": "true"} | changes
     return {name: value for name, value in facts.items() if value is not None}
 
@@ -57,7 +50,7 @@ def save(world, frame, *, how="append", **changes):
 
 
 def landed(world, **changes):
-    return commit("orders", **({"table": "shop.orders", "catalog": catalog_of(world), "store": world.store.uri} | changes))
+    return commit("orders", **({"table": "shop.orders", "catalog": world.catalog_properties, "store": world.store.uri} | changes))
 
 
 def orders(spark, world):
@@ -206,7 +199,7 @@ def test_partitions_are_overwritten_and_a_table_is_created(spark, world):
 def test_a_lance_dataset_is_written_too(spark, world):
     uri = str(world.root / "orders.lance")
     lance.write_dataset(pa.table({"id": pa.array([], pa.int64()), "value": pa.array([], pa.float64())}), uri)
-    catalog = dict.fromkeys((f"catalog.{name}" for name in catalog_of(world)), None)
+    catalog = dict.fromkeys((f"catalog.{name}" for name in world.catalog_properties), None)
     frame = orders(spark, world).select("id", "value")
     save(world, frame, uri=uri, table=None, commit=None, **catalog)
     landed(world, table=None, catalog=None, uri=uri)
@@ -282,7 +275,7 @@ def test_a_key_that_belongs_to_another_write_is_refused(spark, world, changes):
 
 def test_a_key_of_a_checkpointed_write_is_not_that_of_a_save(spark, world):
     save(world, orders(spark, world))
-    told = {"table": "shop.orders", "catalog": catalog_of(world), "store": world.store.uri, "id_column": "id"}
+    told = {"table": "shop.orders", "catalog": world.catalog_properties, "store": world.store.uri, "id_column": "id"}
     with pytest.raises(BindingMismatchError):
         checkpointed_write(orders(spark, world), key="orders", **told)
 

@@ -68,6 +68,7 @@ def orders(spark, world):
 def test_rows_are_staged_and_land_once_however_often_it_is_called(spark, world):
     staged = write(world, orders(spark, world))
     assert (staged["state"], staged["rows"], staged["splits"]) == ("sealed", 400, {"total": 4, "recovered": 0, "written": 4})
+    assert staged["application"] == spark.sparkContext.applicationId
     assert world.ids() == []
     first, again = landed(world, staged), landed(world, staged)
     assert (first["state"], first["commit"]["landed_now"], again["commit"]["landed_now"]) == ("committed", True, False)

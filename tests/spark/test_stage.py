@@ -19,11 +19,13 @@ from support.panics import SAID, panic
 from support.stages import Gate, prepare
 from support.world import World
 
+from airflow_ckpt_provider.checkpoint.documents import Split
 from airflow_ckpt_provider.checkpoint.signing import ConnectionKeys
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import InvalidInputError, NullInRequiredColumnError, StageFailedError
 from airflow_ckpt_provider.spark import stage as stage_module
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
+from airflow_ckpt_provider.spark.stage import shared
 from airflow_ckpt_provider.transforms import Map
 from airflow_ckpt_provider.write.pieces import SaveEvery
 
@@ -80,6 +82,32 @@ def test_a_retry_schedules_only_the_missing_splits_and_reads_only_their_input(sp
     assert tasks_run(spark, seen) == 1
     world.commit(stage.attempt)
     assert world.ids() == list(range(400))
+
+
+def test_thousands_of_tiny_splits_share_tasks_in_their_order_and_large_ones_do_not():
+    def of(*sizes):
+        return [Split(id=f"{number:06d}", bytes=size, read={}) for number, size in enumerate(sizes)]
+
+    assert [len(task) for task in shared(of(*[10] * 1024))] == [1] * 1024
+    many = of(*[10] * 3000)
+    assert {len(task) for task in shared(many)} == {3}
+    assert [split for task in shared(many) for split in task] == many
+    assert max(len(task) for task in shared(of(*[10] * 100_000))) == 32
+    mixed = [len(task) for task in shared(of(*[10] * 5000, 9 << 20, 9 << 20, *[10] * 5000))]
+    assert (mixed[500], mixed[501], sum(mixed)) == (1, 1, 10_002)
+    assert shared([]) == []
+
+
+def test_splits_that_share_a_task_are_published_one_by_one(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr("airflow_ckpt_provider.spark.stage._MANY_SPLITS", 4)
+    world = World(tmp_path)
+    world.create_table()
+    world.put_files(files=12, rows_each=5)
+    stage = prepare(spark, world)
+    stage.stage()
+    assert len(stage.attempt.checkpoint.staged_ids()) == 12
+    world.commit(stage.attempt)
+    assert world.ids() == list(range(60))
 
 
 def test_spark_shows_which_write_a_job_is_of(spark, world, monkeypatch):

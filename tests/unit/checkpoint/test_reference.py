@@ -56,7 +56,7 @@ def test_a_reference_holds_these_members_and_no_others(store):
         "computed_by": {"0123456789abcdef": 1, "fedcba9876543210": 1},
         "rejected": 3,
     }
-    assert set(Reference.__annotations__) == {*pointer, "commit", "instances", "reuse"}
+    assert set(Reference.__annotations__) == {*pointer, "application", "commit", "instances", "reuse"}
     assert set(Instances.__annotations__) == {"dag_id", "task_id", "run_id", "total"}
     assert set(CommitFacts.__annotations__) == {"snapshot_id", "version", "committed_at", "landed_now"}
 
