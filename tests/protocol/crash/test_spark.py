@@ -36,18 +36,12 @@ IDS = list(range(SPLITS * 50))
 #: The same for a DataFrame, by how it is recovered.
 FRAMES = {
     "buckets": ["after create data file#1", "before put g1/staged#2", "after put g1/staged#3", "before close metadata#1"],
-    "partitions": ["after put g1/plan#1", "after create data file#1", "before put g1/staged#2", "after put g1/staged#3"],
+    "partitions": ["after put g1/plan#1", "before put g1/staged#2"],
     "rows": ["before put g1/ids#1", "after put g1/ids#2", "before put g1/staged#2", "after put g1/staged#3"],
 }
 
 #: The same for a program of the user's own. ``PROGRAM_EFFECTS=1`` is for all of its effects, the first of each kind.
-PROGRAM = [
-    "after put g1/header#1",
-    "before put g1/staged#2",
-    "after put g1/staged#3",
-    "before commit of#1",
-    "after close metadata#1",
-]
+PROGRAM = ["after put g1/header#1", "after put g1/staged#3", "after commit of#1"]
 if os.environ.get("PROGRAM_EFFECTS"):
     PROGRAM = [
         f"{when} {effect}#{number}"
