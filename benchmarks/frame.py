@@ -35,9 +35,17 @@ NOTE = (
 )
 
 
-class _Spent(NamedTuple):
+class Spent(NamedTuple):
+    """What one side has taken.
+
+    :param cpu: seconds, of all processes.
+    :param wall: seconds.
+    :param bytes: of the files that it wrote, where they are compared.
+    """
+
     cpu: float
     wall: float
+    bytes: int = 0
 
 
 def lines_of(spark: SparkSession, path: str) -> DataFrame:
@@ -48,15 +56,15 @@ def lines_of(spark: SparkSession, path: str) -> DataFrame:
 def measure(spark: SparkSession, cache: Path, data: Path, scale: float, repeats: int) -> list[Line]:
     """Lines of the clean run and of each retry, beside Spark's own write and beside the clean run."""
     rows = rows_of(data)
-    plain: list[_Spent] = []
-    ours: dict[int, list[_Spent]] = {staged: [] for staged in (0, *STAGED)}
+    plain: list[Spent] = []
+    ours: dict[int, list[Spent]] = {staged: [] for staged in (0, *STAGED)}
     with place(cache) as here:
         here.create_table("lineitem", SCHEMA)
         for number in range(repeats + 1):
-            other = _plain(spark, here.root / "spark-copy", data)
+            other = plain_write(here, lines_of(spark, str(data)))
             mine = {staged: _staged(spark, here, data, rows, staged) for staged in ours}
-            shown = ", ".join(f"{spent.cpu:.1f} CPU s with {staged} staged" for staged, spent in mine.items())
-            print(f"    {'turn ' + str(number) if number else 'warm-up'}: {shown}; Spark {other.cpu:.1f} CPU s", flush=True)
+            said = ", ".join(f"{spent.cpu:.1f} CPU s with {staged} staged" for staged, spent in mine.items())
+            print(f"    {'turn ' + str(number) if number else 'warm-up'}: {said}; Spark {other.cpu:.1f} CPU s", flush=True)
             if number:
                 plain.append(other)
                 for staged, spent in mine.items():
@@ -70,25 +78,27 @@ def measure(spark: SparkSession, cache: Path, data: Path, scale: float, repeats:
     return found
 
 
-def _beside(what: str, mine: list[_Spent], name: str, other: list[_Spent], target: float | None) -> Line:
+def _beside(what: str, mine: list[Spent], name: str, other: list[Spent], target: float | None) -> Line:
     ratios = [one.cpu / two.cpu for one, two in zip(mine, other, strict=True)]
-    return Line(what, _shown(mine), f"{name} {_shown(other)}; ratios {spread(ratios)}", statistics.median(ratios), target)
+    return Line(what, shown(mine), f"{name} {shown(other)}; ratios {spread(ratios)}", statistics.median(ratios), target)
 
 
-def _shown(spent: list[_Spent]) -> str:
+def shown(spent: list[Spent]) -> str:
+    """CPU and wall seconds."""
     return f"{spread([one.cpu for one in spent], 1)} CPU s, {spread([one.wall for one in spent], 1)} s"
 
 
-def _plain(spark: SparkSession, copy: Path, data: Path) -> _Spent:
+def plain_write(here: Place, frame: DataFrame) -> Spent:
+    """Spark's own write of a DataFrame as Parquet, into files that are removed."""
+    copy = here.root / "spark-copy"
     cpu, wall = cpu_seconds(), time.perf_counter()
-    frame = lines_of(spark, str(data))
     frame.write.option("parquet.compression.codec.zstd.level", str(LEVEL)).parquet(str(copy))
-    spent = _Spent(cpu_seconds() - cpu, time.perf_counter() - wall)
+    spent = Spent(cpu_seconds() - cpu, time.perf_counter() - wall)
     shutil.rmtree(copy)
     return spent
 
 
-def _staged(spark: SparkSession, here: Place, data: Path, rows: int, staged: int) -> _Spent:
+def _staged(spark: SparkSession, here: Place, data: Path, rows: int, staged: int) -> Spent:
     """Stage everything, with this number of buckets staged before."""
     key = here.key()
     source = SparkDataFrame(lines_of, ["l_orderkey", "l_linenumber"], buckets=BUCKETS, parameters={"path": str(data)})
@@ -96,7 +106,7 @@ def _staged(spark: SparkSession, here: Place, data: Path, rows: int, staged: int
         stage_on_spark(spark, here.attempt(key, source, "lineitem"), stop_after=staged)
     cpu, wall = cpu_seconds(), time.perf_counter()
     seal = stage_on_spark(spark, here.attempt(key, source, "lineitem"))
-    spent = _Spent(cpu_seconds() - cpu, time.perf_counter() - wall)
+    spent = Spent(cpu_seconds() - cpu, time.perf_counter() - wall)
     if seal is None or seal.rows != rows:
         raise RuntimeError(f"{seal} must have {rows} rows.")
     here.clear()

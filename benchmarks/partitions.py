@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import shutil
 import statistics
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.sources import SparkDataFrame
+from benchmarks.frame import Spent, lines_of, plain_write, shown
 from benchmarks.lineitem import SCHEMA, rows_of
 from benchmarks.processes import cpu_seconds
 from benchmarks.report import Line, spread
@@ -38,17 +38,6 @@ NOTE = (
 )
 
 
-class _Spent(NamedTuple):
-    cpu: float
-    wall: float
-    bytes: int
-
-
-def lines_of(spark: SparkSession, path: str) -> DataFrame:
-    """A scan."""
-    return spark.read.parquet(path)
-
-
 def joined(spark: SparkSession, path: str) -> DataFrame:
     """A join of the lines with what each order has in all."""
     lines = spark.read.parquet(path)
@@ -73,11 +62,11 @@ def measure(spark: SparkSession, cache: Path, data: Path, scale: float, repeats:
 
 
 def _clean(spark: SparkSession, here: Place, data: Path, size: str, repeats: int) -> list[Line]:
-    sides: dict[str, Callable[[], _Spent]] = {
+    sides: dict[str, Callable[[], Spent]] = {
         "partitions": lambda: _ours(spark, here, lines_of, data),
-        "plain": lambda: _spark(here, lines_of(spark, str(data))),
+        "plain": lambda: plain_write(here, lines_of(spark, str(data))),
         "buckets": lambda: _ours(spark, here, lines_of, data, IDS),
-        "repartition": lambda: _spark(here, lines_of(spark, str(data)).repartition(BUCKETS, *IDS)),
+        "repartition": lambda: plain_write(here, lines_of(spark, str(data)).repartition(BUCKETS, *IDS)),
     }
     spent = _in_turn(sides, repeats)
     return [
@@ -94,7 +83,7 @@ def _clean(spark: SparkSession, here: Place, data: Path, size: str, repeats: int
 def _retries(spark: SparkSession, here: Place, data: Path, size: str, repeats: int) -> list[Line]:
     lines = []
     for name, build in (("scan", lines_of), ("join and aggregation", joined)):
-        sides: dict[str, Callable[[], _Spent]] = {
+        sides: dict[str, Callable[[], Spent]] = {
             "clean": lambda build=build: _ours(spark, here, build, data),
             "retry": lambda build=build: _ours(spark, here, build, data, staged=STAGED),
         }
@@ -122,36 +111,23 @@ def _retries(spark: SparkSession, here: Place, data: Path, size: str, repeats: i
     return lines
 
 
-def _in_turn(sides: dict[str, Callable[[], _Spent]], repeats: int) -> dict[str, list[_Spent]]:
-    spent: dict[str, list[_Spent]] = {name: [] for name in sides}
+def _in_turn(sides: dict[str, Callable[[], Spent]], repeats: int) -> dict[str, list[Spent]]:
+    spent: dict[str, list[Spent]] = {name: [] for name in sides}
     for number in range(repeats + 1):
         turn = {name: side() for name, side in sides.items()}
-        shown = ", ".join(f"{name} {one.cpu:.1f} CPU s and {one.wall:.1f} s" for name, one in turn.items())
-        print(f"    {'turn ' + str(number) if number else 'warm-up'}: {shown}", flush=True)
+        said = ", ".join(f"{name} {one.cpu:.1f} CPU s and {one.wall:.1f} s" for name, one in turn.items())
+        print(f"    {'turn ' + str(number) if number else 'warm-up'}: {said}", flush=True)
         if number:
             for name, one in turn.items():
                 spent[name].append(one)
     return spent
 
 
-def _rate(what: str, mine: list[_Spent], name: str, other: list[_Spent]) -> Line:
+def _rate(what: str, mine: list[Spent], name: str, other: list[Spent]) -> Line:
     """Rows per CPU second, as a share of the other side's."""
     ratios = [two.cpu / one.cpu for one, two in zip(mine, other, strict=True)]
-    shown = f"{name} {_shown(other)}; rows per CPU s {spread(ratios)}"
-    return Line(what, _shown(mine), shown, statistics.median(ratios), 1.0, at_least=True)
-
-
-def _shown(spent: list[_Spent]) -> str:
-    return f"{spread([one.cpu for one in spent], 1)} CPU s, {spread([one.wall for one in spent], 1)} s"
-
-
-def _spark(here: Place, frame: DataFrame) -> _Spent:
-    copy = here.root / "spark-copy"
-    cpu, wall = cpu_seconds(), time.perf_counter()
-    frame.write.option("parquet.compression.codec.zstd.level", str(LEVEL)).parquet(str(copy))
-    spent = _Spent(cpu_seconds() - cpu, time.perf_counter() - wall, 0)
-    shutil.rmtree(copy)
-    return spent
+    beside = f"{name} {shown(other)}; rows per CPU s {spread(ratios)}"
+    return Line(what, shown(mine), beside, statistics.median(ratios), 1.0, at_least=True)
 
 
 def _ours(
@@ -161,7 +137,7 @@ def _ours(
     data: Path,
     ids: list[str] | None = None,
     staged: float = 0,
-) -> _Spent:
+) -> Spent:
     """Stage everything, with this share of the splits staged before."""
     key, rows = here.key(), rows_of(data)
     source = SparkDataFrame(build, ids, buckets=BUCKETS, parameters={"path": str(data)})
@@ -175,7 +151,7 @@ def _ours(
         before = sum(here.written().values())
     cpu, wall = cpu_seconds(), time.perf_counter()
     seal = stage_on_spark(spark, here.attempt(key, source, "lineitem", spark=spark))
-    spent = _Spent(cpu_seconds() - cpu, time.perf_counter() - wall, sum(here.written().values()) - before)
+    spent = Spent(cpu_seconds() - cpu, time.perf_counter() - wall, sum(here.written().values()) - before)
     if seal is None or seal.rows != rows:
         raise RuntimeError(f"{seal} must have {rows} rows.")
     here.clear()

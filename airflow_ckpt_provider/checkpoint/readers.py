@@ -106,7 +106,7 @@ def readers_of(read: Checkpoint) -> list[ReadBy]:
 
 
 class Readers(NamedTuple):
-    """Who has begun to read the rows of a generation, and how far they are, as the store says it at one moment.
+    """The writes that have begun to read the rows of a generation, and how far they are, as the store says it at one moment.
 
     :param number: of all readers.
     :param going_on: keys of those that need the rows still: they have neither landed, nor were given up, nor have freed what they

@@ -188,14 +188,15 @@ def _require_as_told(checkpoint: Checkpoint, pointer: Reference) -> None:
 
 def _place(checkpoint: Checkpoint, pointer: Reference) -> list[tuple[str, str, str]]:
     header = checkpoint.header
-    # A program knows no connections; the DAG that takes up what it has staged says them.
-    connections = [] if is_program(header.origin) else [(pointer["table_conn_id"], header.connections.table)]
-    return [
-        *(("connection of the table", told, stored) for told, stored in connections),
+    place = [
         ("table format", pointer["format"], header.table.format),
         ("table", pointer["table"], header.table.identifier),
         ("branch", pointer["branch"], header.table.branch),
     ]
+    if not is_program(header.origin):
+        # A program knows no connections; the DAG that takes up what it has staged says them.
+        place.append(("connection of the table", pointer["table_conn_id"], header.connections.table))
+    return place
 
 
 def _require(checkpoint: Checkpoint, said: list[tuple[str, str, str]]) -> None:

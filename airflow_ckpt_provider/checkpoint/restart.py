@@ -23,8 +23,6 @@ _LATEST = (
     "the section core of Airflow's configuration: it has the old code otherwise"
 )
 _BY_PARAMS = f"set params={_ASKED} on the stage and clear it in the same run, then its commit"
-
-
 _BY_PROGRAM = "call checkpointed_write with restart=, any text that was not used before"
 
 
@@ -83,7 +81,7 @@ def is_program(origin: TaskInstance) -> bool:
 
 
 def run_again(header: Keyed) -> str:
-    """How to have what is missing staged, to begin a sentence.
+    """What to do so that the splits that are missing are staged, to begin a sentence.
 
     :param header: of the checkpoint.
     """

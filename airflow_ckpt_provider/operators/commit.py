@@ -20,7 +20,7 @@ from airflow_ckpt_provider.spark.session import spark_session
 from airflow_ckpt_provider.tables.format import MAIN
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.grouping import adds_only
-from airflow_ckpt_provider.write.outcome import commit_word, committed_reference
+from airflow_ckpt_provider.write.outcome import commit_word, settled_reference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -152,7 +152,7 @@ class CheckpointCommitOperator(BaseOperator):
         for snapshot_id in dict.fromkeys(member.commit.snapshot_id for member in settled):
             members = [member for member in settled if member.commit.snapshot_id == snapshot_id]
             self._log_outcome(snapshot_id, members)
-        references = [committed_reference(*facts) for facts in zip(settled, given, connections, strict=True)]
+        references = [settled_reference(*facts) for facts in zip(settled, given, connections, strict=True)]
         return references if is_list else references[0]
 
     def _require_told(self, checkpoint: Checkpoint) -> None:

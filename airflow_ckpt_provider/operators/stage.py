@@ -36,7 +36,7 @@ from airflow_ckpt_provider.write.arguments import (
     require_version,
 )
 from airflow_ckpt_provider.write.attempt import WriteAttempt
-from airflow_ckpt_provider.write.outcome import commit_facts
+from airflow_ckpt_provider.write.outcome import committed_reference
 from airflow_ckpt_provider.write.request import WriteRequest
 from airflow_ckpt_provider.write.rounds import Rounds
 from airflow_ckpt_provider.write.stage_log import StageLog
@@ -271,12 +271,10 @@ class CheckpointedWriteOperator(BaseOperator):
             raise InvalidInputError(f"{attempt.checkpoint!r} is recorded as committed, but it has no seal: its store was altered.")
         attempt.verify_commit()
         says.reused(attempt, commit)
-        committed = reference(
-            attempt.checkpoint, seal, State.COMMITTED,
-            recovered=seal.splits, written=0, map_index=origin_of(context).map_index, instances=instances_of(context),
-            connections=self._connections,
+        committed = committed_reference(
+            attempt.checkpoint, seal, commit, landed_now=False,
+            map_index=origin_of(context).map_index, instances=instances_of(context), connections=self._connections,
         )  # fmt: skip
-        committed["commit"] = commit_facts(attempt.checkpoint, commit, landed_now=False)
         self._compare(attempt)
         return self._unless_empty(context, seal, committed)
 

@@ -62,7 +62,6 @@ SAMPLE_ROWS = 1000
 #: Buckets of one frame. Each is a Spark task and a staged record.
 MAX_BUCKETS = 100_000
 
-
 #: Characters of a query that messages show.
 _SHOWN = 60
 
@@ -345,14 +344,20 @@ class Partitions(Pinned, frozen=True, kw_only=True, tag="partitions"):
 
 
 class NoReader:
-    """Stands where other sources have a reader. Picklable."""
+    """Stands where other sources have a reader. Picklable.
+
+    :param what: a split is, and who alone can compute its rows, for a message.
+    """
+
+    def __init__(self, what: str = "a bucket of a DataFrame: only a Spark session") -> None:
+        self._what = what
 
     def read(self, split: Split, expected: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         """Never reads.
 
         :raises InvalidInputError: always.
         """
-        raise InvalidInputError(f"Split {split.id} is a bucket of a DataFrame: only a Spark session can compute its rows.")
+        raise InvalidInputError(f"Split {split.id} is {self._what} can compute its rows.")
 
 
 def _shortened(sql: str) -> str:

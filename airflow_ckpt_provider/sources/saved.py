@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Pinned, Plan, Split
-from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.sources.dataframe import NoReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
@@ -47,16 +47,8 @@ class SavedRows:
         return {"saved_as": "checkpointed", "columns": [f"{column.name}: {column.type}" for column in self.columns]}
 
     def plan(self, options: Mapping[str, str]) -> Plan:
-        """A plan without splits: which there are is known once they are staged; see ``planned``."""
-        return self.planned("", ())
-
-    def planned(self, execution: str, split_ids: Sequence[str]) -> Plan:
-        """The plan of what an execution has staged.
-
-        :param split_ids: those of the tasks that count.
-        """
-        splits = tuple(Split(id=split_id, bytes=0, read={"execution": execution}) for split_id in sorted(split_ids))
-        return Plan(created_at=now(), source=SavedBy(execution=execution).to_json(), splits=splits)
+        """A plan without splits: which there are is known once they are staged; see ``plan_of``."""
+        return plan_of("", ())
 
     def verify(self, splits: Sequence[Split], options: Mapping[str, str]) -> None:
         """Nothing is known of the input."""
@@ -65,9 +57,9 @@ class SavedRows:
         """The columns of the DataFrame."""
         return self.columns
 
-    def reader(self, options: Mapping[str, str]) -> HandedOver:
+    def reader(self, options: Mapping[str, str]) -> NoReader:
         """Refuses to read: the rows come from Spark."""
-        return HandedOver()
+        return NoReader("what a save has written: only Spark")
 
 
 class SavedBy(Pinned, frozen=True, kw_only=True, tag="saved"):
@@ -76,12 +68,10 @@ class SavedBy(Pinned, frozen=True, kw_only=True, tag="saved"):
     execution: str
 
 
-class HandedOver:
-    """Stands where other sources have a reader. Picklable."""
+def plan_of(execution: str, split_ids: Sequence[str]) -> Plan:
+    """The plan of what an execution of a save has staged.
 
-    def read(self, split: Split, expected: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        """Never reads.
-
-        :raises InvalidInputError: always.
-        """
-        raise InvalidInputError(f"Split {split.id} is what a save has written: only Spark can compute its rows again.")
+    :param split_ids: those of the tasks that count.
+    """
+    splits = tuple(Split(id=split_id, bytes=0, read={"execution": execution}) for split_id in sorted(split_ids))
+    return Plan(created_at=now(), source=SavedBy(execution=execution).to_json(), splits=splits)

@@ -2,8 +2,7 @@
 
 Spark runs this in three kinds of Python processes, and none of them has a session: one makes the writer, those of the executors
 call its ``write``, and another one of the driver's its ``commit`` or ``abort``. The pickled writer is all that goes from one to the
-next.
-See ``sources.saved`` for why rows land once, however often Spark runs a save or a task of it.
+next. See ``sources.saved`` for why rows land once, however often Spark runs a save or a task of it.
 """
 
 from __future__ import annotations
@@ -40,6 +39,15 @@ _MODES = ("append", "overwrite", "overwrite_partitions", "create")
 
 #: Those that a save in Spark's mode "overwrite" cannot mean.
 _KEEPING = ("append", "create")
+
+#: Spark passes those of ``CREATE TABLE … OPTIONS`` to nobody.
+_OF_A_TABLE = " Of SQL, Spark passes only the options that stand in INSERT INTO … WITH (…) itself."
+
+#: What helps with modes that take more than one round.
+_OTHER_WAY = (
+    "What such a mode stages depends on what the table holds, and so takes more rounds than the one of a save: use "
+    "airflow_ckpt_provider.spark.checkpointed_write."
+)
 
 
 @dataclass(frozen=True)
@@ -104,10 +112,9 @@ class SaveOptions:
 
         :raises InvalidInputError: for a store that only one process has.
         """
-        from airflow_ckpt_provider.checkpoint.documents import Connections, Origin
         from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
         from airflow_ckpt_provider.sources.saved import SavedRows
-        from airflow_ckpt_provider.spark.places import store_at, table_at
+        from airflow_ckpt_provider.spark.places import NO_CONNECTIONS, program_origin, store_at, table_at
         from airflow_ckpt_provider.write.request import WriteRequest
 
         store = store_at(self.store, self.groups["store."])
@@ -123,9 +130,9 @@ class SaveOptions:
             options={},
             transform=None,
             mode=self.mode,
-            connections=Connections(table="", spark="", checkpoint=""),
+            connections=NO_CONNECTIONS,
             # Spark does not say here in which program this is.
-            origin=Origin(dag_id="", task_id="a program", run_id="", map_index=-1),
+            origin=program_origin(None),
         )
         return store, table, request
 
@@ -136,13 +143,14 @@ def writer_of(options: Mapping[str, str], schema: StructType, *, overwrite: bool
     :param schema: of the DataFrame.
     :param overwrite: whether Spark's save mode is that.
     """
+    from airflow_ckpt_provider.spark.frame.plans import arrow_schema
     from airflow_ckpt_provider.write.attempt import WriteAttempt
     from airflow_ckpt_provider.write.execution import opened
 
-    told = SaveOptions.read(options, _arrow_schema(schema), overwrite=overwrite)
+    told = SaveOptions.read(options, arrow_schema(schema, "The DataFrame"), overwrite=overwrite)
     store, table, request = told.opened()
     attempt = WriteAttempt(store, table, request)
-    execution = opened(attempt, request.source, "format")  # type: ignore[arg-type]
+    execution = opened(attempt, told.columns, "format")
     if attempt.missing:
         _log.warning(
             "The rows do not have these columns of %s, which are null in them: %s.",
@@ -240,16 +248,6 @@ def _require_known(told: Mapping[str, str]) -> None:
         raise InvalidInputError(f"format('checkpointed'): option('upsert_keys') belongs to mode='upsert'. {_OTHER_WAY}")
 
 
-#: Spark passes those of ``CREATE TABLE … OPTIONS`` to nobody.
-_OF_A_TABLE = " Of SQL, Spark passes only the options that stand in INSERT INTO … WITH (…) itself."
-
-#: What helps with modes that take more than one round.
-_OTHER_WAY = (
-    "What such a mode stages depends on what the table holds, and so takes more rounds than the one of a save: use "
-    "airflow_ckpt_provider.spark.checkpointed_write."
-)
-
-
 def _require_mode(mode: str, *, overwrite: bool) -> None:
     if mode not in _MODES:
         raise InvalidInputError(
@@ -265,17 +263,3 @@ def _flag(name: str, value: str) -> bool:
     if value.lower() not in {"true", "false"}:
         raise InvalidInputError(f"format('checkpointed'): option({name!r}, {value!r}) is neither true nor false.")
     return value.lower() == "true"
-
-
-def _arrow_schema(schema: StructType) -> pa.Schema:
-    """The columns, as Arrow has them.
-
-    :raises InvalidInputError: for a column that it cannot hold.
-    """
-    from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    try:
-        return to_arrow_schema(schema, timezone="UTC")
-    except PySparkException as error:
-        raise InvalidInputError(f"The DataFrame has a column that Arrow cannot hold: {error}") from error

@@ -1,9 +1,10 @@
-"""Opening a checkpoint store and a table from what a program says of them, without Airflow's connections."""
+"""Where a program of the user's own reads and writes, in place of Airflow's connections: its store, its table, its origin."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_ckpt_provider.checkpoint.documents import Connections, Origin
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
 from airflow_ckpt_provider.checkpoint.signing import ConnectionKeys
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
@@ -16,8 +17,19 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.tables.table import Table
 
+#: A program knows no Airflow connections.
+NO_CONNECTIONS = Connections(table="", spark="", checkpoint="")
+
 #: Option of a store that is no option of its storage: the secret that its documents are signed with.
 _SIGNING = "signing_secret"
+
+
+def program_origin(name: str | None) -> Origin:
+    """The program, where operators have a task instance. Nothing binds to its run.
+
+    :param name: of the Spark application, where it is known.
+    """
+    return Origin(dag_id="", task_id=name or "a program", run_id="", map_index=-1)
 
 
 def store_at(uri: str, options: Mapping[str, str] | None) -> CheckpointStore:

@@ -12,7 +12,6 @@ import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_ckpt_provider.checkpoint.checkpoint import State
-from airflow_ckpt_provider.checkpoint.documents import Connections, Origin
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.reference import pointers, reference, require_whole, resolve
 from airflow_ckpt_provider.checkpoint.staged_write import sealed_of
@@ -21,8 +20,9 @@ from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
 from airflow_ckpt_provider.sources.transform import Transform
 from airflow_ckpt_provider.spark.code_shipping import is_connect
 from airflow_ckpt_provider.spark.engine import SessionEngine, planned_in
+from airflow_ckpt_provider.spark.frame.plans import COLUMN_NUMBERS
 from airflow_ckpt_provider.spark.frame.reproducible import analyzed_plan
-from airflow_ckpt_provider.spark.places import store_at, table_at
+from airflow_ckpt_provider.spark.places import NO_CONNECTIONS, program_origin, store_at, table_at
 from airflow_ckpt_provider.spark.session import quiet, require_equal_pyspark, same_python
 from airflow_ckpt_provider.spark.session_catalog import catalog_of_session
 from airflow_ckpt_provider.spark.visibility import require_shared_dataset, require_shared_store
@@ -31,7 +31,7 @@ from airflow_ckpt_provider.tables.parameters import given
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.arguments import require_policies, require_transform, require_version
 from airflow_ckpt_provider.write.attempt import WriteAttempt
-from airflow_ckpt_provider.write.outcome import commit_facts, committed_reference
+from airflow_ckpt_provider.write.outcome import committed_reference, settled_reference
 from airflow_ckpt_provider.write.request import WriteRequest
 from airflow_ckpt_provider.write.rounds import Rounds
 from airflow_ckpt_provider.write.stage_log import StageLog
@@ -48,12 +48,6 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.table import Table
 
 _log = logging.getLogger(__name__)
-
-#: A program knows no Airflow connections.
-_NO_CONNECTIONS = Connections(table="", spark="", checkpoint="")
-
-#: Numbers that Spark gives to columns, other ones in each process.
-_NUMBERS = re.compile(r"#\d+L?")
 
 
 def checkpointed_write(
@@ -144,8 +138,8 @@ def checkpointed_write(
         transform_version=version,
         mode=mode,
         parameters=given(format_of(target.format).parameters, mode, parameters),
-        connections=_NO_CONNECTIONS,
-        origin=_origin(spark),
+        connections=NO_CONNECTIONS,
+        origin=program_origin(None if is_connect(spark) else spark.sparkContext.appName),
         on_change=on_change,
         on_rerun=on_rerun,
         evolve_schema=evolve_schema,
@@ -206,7 +200,7 @@ def commit(
             _require_told(found, target, mode)
     settled = groups.commit(checkpoints, target)
     committed = [
-        committed_reference(member, pointer, member.checkpoint.header.connections)
+        settled_reference(member, pointer, member.checkpoint.header.connections)
         for member, pointer in zip(settled, told, strict=True)
     ]
     return committed if is_list else committed[0]
@@ -241,12 +235,9 @@ def _stage(attempt: WriteAttempt, engine: SessionEngine, says: StageLog) -> Refe
     checkpoint = attempt.checkpoint
     says.opened(attempt)
     if attempt.commit is not None:
-        seal = sealed_of(checkpoint)
         attempt.verify_commit()
         says.reused(attempt, attempt.commit)
-        made = reference(checkpoint, seal, State.COMMITTED, recovered=seal.splits, written=0)
-        made["commit"] = commit_facts(checkpoint, attempt.commit, landed_now=False)
-        return made
+        return committed_reference(checkpoint, sealed_of(checkpoint), attempt.commit, landed_now=False)
     with same_python(engine.spark):
         Rounds(engine, 1).run(attempt, lambda begun: says.announce(begun, attempt), says.report)
     says.ran(attempt, started=engine.started)
@@ -276,13 +267,7 @@ class _Given:
 
 def _plan_digest(spark: SparkSession, frame: DataFrame) -> str:
     """What stands for the code of a DataFrame: its analyzed plan, without what other processes number otherwise."""
-    return hashlib.sha256(_NUMBERS.sub("#", analyzed_plan(spark, frame)).encode()).hexdigest()
-
-
-def _origin(spark: SparkSession) -> Origin:
-    """The program, where operators have a task instance. Nothing binds to its run."""
-    name = None if is_connect(spark) else spark.sparkContext.appName
-    return Origin(dag_id="", task_id=name or "a program", run_id="", map_index=-1)
+    return hashlib.sha256(re.sub(COLUMN_NUMBERS, "#", analyzed_plan(spark, frame)).encode()).hexdigest()
 
 
 def _target(

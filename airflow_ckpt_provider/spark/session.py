@@ -116,9 +116,14 @@ def spark_session(target: SparkTarget, name: str, starting: Starting | None = No
         yield spark
 
 
+def _runs_here(spark: SparkSession) -> bool:
+    """Whether executors are threads of this process's own driver."""
+    return not is_connect(spark) and bool(_LOCAL.match(spark.conf.get("spark.master") or ""))
+
+
 def with_package(spark: SparkSession) -> None:
     """Put this package on the executors of a session, unless they are threads of this process."""
-    if is_connect(spark) or not _LOCAL.match(spark.conf.get("spark.master") or ""):
+    if not _runs_here(spark):
         ship_package(spark)
 
 
@@ -128,7 +133,7 @@ def same_python(spark: SparkSession) -> Iterator[None]:
 
     PySpark would run whatever ``python3`` is on the path, which may lack what this process has.
     """
-    if is_connect(spark) or not _LOCAL.match(spark.conf.get("spark.master") or ""):
+    if not _runs_here(spark):
         yield
         return
     context: Any = spark.sparkContext

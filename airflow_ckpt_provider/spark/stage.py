@@ -206,7 +206,7 @@ class StageRun:
 
             return run_task(payload, batches)
 
-        tasks = pa.table({"splits": [msgspec.json.encode(own).decode() for own in shared(list(self._splits.values()))]})
+        tasks = pa.table({"splits": [msgspec.json.encode(own).decode() for own in splits_of_tasks(list(self._splits.values()))]})
         settings = {
             "spark.sql.leafNodeDefaultParallelism": str(tasks.num_rows),
             "spark.sql.execution.arrow.localRelationThreshold": "1g",
@@ -222,7 +222,7 @@ class StageRun:
         return terminal_error(kind, f"Split {split_id} of the key {self._checkpoint.key.value!r}{others}: {message}")
 
 
-def shared(splits: Sequence[Split]) -> list[list[Split]]:
+def splits_of_tasks(splits: Sequence[Split]) -> list[list[Split]]:
     """The splits of each task: one, or some tiny ones that follow each other, if there are many.
 
     :param splits: in the order in which they are to be staged.

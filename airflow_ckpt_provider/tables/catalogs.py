@@ -11,7 +11,7 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING
 
-from pyiceberg.catalog import AVAILABLE_CATALOGS, CatalogType
+from pyiceberg.catalog import AVAILABLE_CATALOGS, CatalogType, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import NotInstalledError
 
@@ -81,8 +81,6 @@ def opened_catalog(properties: Mapping[str, str]) -> Catalog:
     :raises InvalidInputError: if there is no such catalog.
     :raises RetryableError: if it does not answer.
     """
-    from pyiceberg.catalog import load_catalog
-
     told = {str(key): str(value) for key, value in properties.items()}
     name = told.pop("name", "default")
     try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.staged_write import sealed_of
 from airflow_ckpt_provider.exceptions import CorruptObjectError, DiscardedError, InvalidInputError
+from airflow_ckpt_provider.sources.saved import plan_of
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.attempt import WriteAttempt
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Seal
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-    from airflow_ckpt_provider.sources.saved import SavedRows
     from airflow_ckpt_provider.tables.table import Table
     from airflow_ckpt_provider.write.request import WriteRequest
     from airflow_ckpt_provider.write.work import SplitWork
@@ -78,16 +78,17 @@ class Execution:
             partitions.add(match[1])
 
 
-def opened(attempt: WriteAttempt, source: SavedRows, engine: str) -> Execution:
+def opened(attempt: WriteAttempt, columns: pa.Schema, engine: str) -> Execution:
     """A new execution.
 
+    :param columns: of the rows that it saves.
     :param engine: what the attempt is recorded with.
     :raises SchemaMismatchError: if the rows do not fit the table.
     """
     work = None
     if attempt.commit is None and not attempt.is_whole():
         if attempt.check_fit is not None:
-            attempt.check_fit(source.columns)
+            attempt.check_fit(columns)
         work = attempt.begin(engine, 1)
     return Execution(uuid.uuid4().hex[:12], attempt.checkpoint.header.generation, work)
 
@@ -121,7 +122,7 @@ def sealed(store: CheckpointStore, table: Table, request: WriteRequest, executio
             "was sealed; save again."
         )
     if execution.work is not None and attempt.commit is None and not attempt.is_whole():
-        attempt.pin_staged(request.source.planned(execution.id, split_ids))  # type: ignore[attr-defined]
+        attempt.pin_staged(plan_of(execution.id, split_ids))
     seal = attempt.seal()
     plan = attempt.checkpoint.plan(seal.round)
     is_own = (

@@ -25,7 +25,7 @@ from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import InvalidInputError, NullInRequiredColumnError, StageFailedError
 from airflow_ckpt_provider.spark import stage as stage_module
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
-from airflow_ckpt_provider.spark.stage import shared
+from airflow_ckpt_provider.spark.stage import splits_of_tasks
 from airflow_ckpt_provider.transforms import Map
 from airflow_ckpt_provider.write.pieces import SaveEvery
 
@@ -88,14 +88,14 @@ def test_thousands_of_tiny_splits_share_tasks_in_their_order_and_large_ones_do_n
     def of(*sizes):
         return [Split(id=f"{number:06d}", bytes=size, read={}) for number, size in enumerate(sizes)]
 
-    assert [len(task) for task in shared(of(*[10] * 1024))] == [1] * 1024
+    assert [len(task) for task in splits_of_tasks(of(*[10] * 1024))] == [1] * 1024
     many = of(*[10] * 3000)
-    assert {len(task) for task in shared(many)} == {3}
-    assert [split for task in shared(many) for split in task] == many
-    assert max(len(task) for task in shared(of(*[10] * 100_000))) == 32
-    mixed = [len(task) for task in shared(of(*[10] * 5000, 9 << 20, 9 << 20, *[10] * 5000))]
+    assert {len(task) for task in splits_of_tasks(many)} == {3}
+    assert [split for task in splits_of_tasks(many) for split in task] == many
+    assert max(len(task) for task in splits_of_tasks(of(*[10] * 100_000))) == 32
+    mixed = [len(task) for task in splits_of_tasks(of(*[10] * 5000, 9 << 20, 9 << 20, *[10] * 5000))]
     assert (mixed[500], mixed[501], sum(mixed)) == (1, 1, 10_002)
-    assert shared([]) == []
+    assert splits_of_tasks([]) == []
 
 
 def test_splits_that_share_a_task_are_published_one_by_one(spark, tmp_path, monkeypatch):

@@ -19,10 +19,11 @@ from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputErro
 from airflow_ckpt_provider.sources.dataframe import Partitions
 from airflow_ckpt_provider.spark.code_shipping import is_connect
 from airflow_ckpt_provider.spark.frame.buckets import require_one_of_each
+from airflow_ckpt_provider.spark.frame.plans import COLUMN_NUMBERS, WHOLE_PLANS, arrow_schema
 from airflow_ckpt_provider.spark.frame.proof import Proof
 from airflow_ckpt_provider.spark.frame.reproducible import require_reproducible
-from airflow_ckpt_provider.spark.frame.run import ARROW_BATCHES, FrameRun, arrow_schema, built_frame
-from airflow_ckpt_provider.spark.frame.task import RESULT, FrameTask
+from airflow_ckpt_provider.spark.frame.run import ARROW_BATCHES, FrameRun, built_frame, task_of
+from airflow_ckpt_provider.spark.frame.task import RESULT_SCHEMA, FrameTask
 from airflow_ckpt_provider.spark.session import quiet
 from airflow_ckpt_provider.spark.stage import spark_settings
 
@@ -45,9 +46,7 @@ _DECIDING = (
 _UNSET = "<undefined>"
 
 #: What Spark counts up in each process, in the text of a plan.
-_NUMBERS = re.compile(r"#\d+L?|(?<=plan_id=)\d+|(?<=\[id=#)\d+|(?<=codegen id : )\d+")
-
-_SCHEMA = ", ".join(f"{name} string" for name in RESULT)
+_NUMBERS = re.compile(COLUMN_NUMBERS + r"|(?<=plan_id=)\d+|(?<=\[id=#)\d+|(?<=codegen id : )\d+")
 
 
 def partitions_of(spark: SparkSession, source: SessionSource) -> Partitions:
@@ -67,33 +66,29 @@ def partitions_of(spark: SparkSession, source: SessionSource) -> Partitions:
         require_reproducible(spark, frame, (), source.name)
     settings = _settings(spark)
     with spark_settings(spark, _under(settings)):
-        return _pinned(spark, _job(frame, _nothing), settings, source)
+        # The plan that is pinned is that of the job; what its tasks would do is not in it, but for the function's name.
+        return _pinned(spark, _job(frame, task_of(b"", ())), settings, source)
 
 
 class PartitionRun(FrameRun):
     """The missing partitions of one attempt, as one Spark job."""
 
     def _task(self) -> FrameTask:
-        splits = {int(str(split.read["partition"])): split.id for split in self._splits.values()}
-        return FrameTask(self._work, splits, (), placed=False, keep_ids=False, assert_unique=False)
+        return FrameTask(self._work, self._missing(), (), placed=False, keep_ids=False, assert_unique=False)
+
+    def _missing(self) -> dict[int, str]:
+        """Ids of the missing splits, by the numbers of their partitions."""
+        return {int(str(split.read["partition"])): split.id for split in self._splits.values()}
 
     def _run_tasks(self, payload: bytes) -> list[tuple[str, str, str]]:
         source, pinned = self._source, self._plan.source_as(Partitions)
         frame = built_frame(self._spark, source)
         if self._check_fit is not None:
-            self._check_fit(arrow_schema(frame, source))
-        names = frame.columns
-
-        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            from airflow_ckpt_provider.spark.frame.task import run_task
-
-            return run_task(payload, names, batches)
-
+            self._check_fit(arrow_schema(frame.schema, f"The DataFrame of {source.name}"))
         with spark_settings(self._spark, _under(pinned.settings) | ARROW_BATCHES):
-            job = _job(frame, task)
+            job = _job(frame, task_of(payload, frame.columns))
             self._require_same(pinned, _pinned(self._spark, job, pinned.settings, source))
-            missing = [int(str(split.read["partition"])) for split in self._splits.values()]
-            rows = self._spark.sparkContext.runJob(job.rdd, list, partitions=missing)
+            rows = self._spark.sparkContext.runJob(job.rdd, list, partitions=list(self._missing()))
         self._publish_empty(self._splits.keys() - {row["split"] for row in rows})
         return [(row["split"], row["error"], row["message"]) for row in rows if row["error"]]
 
@@ -118,18 +113,9 @@ class PartitionRun(FrameRun):
             )
 
 
-def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    del batches
-    return iter(())
-
-
-# The plan shows the function's name.
-_nothing.__name__ = "task"
-
-
 def _job(frame: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> DataFrame:
     """What is run: a task for each partition. The columns are named by their positions, see ``buckets.placed``."""
-    return frame.toDF(*(f"c{number}" for number in range(len(frame.columns)))).mapInArrow(task, _SCHEMA)
+    return frame.toDF(*(f"c{number}" for number in range(len(frame.columns)))).mapInArrow(task, RESULT_SCHEMA)
 
 
 def _pinned(spark: SparkSession, job: DataFrame, settings: Mapping[str, str], source: SessionSource) -> Partitions:
@@ -164,9 +150,4 @@ def _settings(spark: SparkSession) -> dict[str, str]:
 
 
 def _under(settings: Mapping[str, str]) -> dict[str, str]:
-    # Spark cuts long plans off, and what it cuts off would not be seen.
-    return {
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.debug.maxToStringFields": "1000000",
-        "spark.sql.maxPlanStringLength": str(1 << 30),
-    } | dict(settings)
+    return {"spark.sql.adaptive.enabled": "false", **WHOLE_PLANS, **settings}

@@ -14,6 +14,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow_ckpt_provider.spark.frame.plans import items
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -56,7 +58,6 @@ _LOOPS = {
 #: Rows that a plan may hold itself: those of a small table that the program has given.
 _MOST_VALUES = 100_000
 
-
 #: What the text of a slice of a file begins with.
 _SLICE = "path:"
 
@@ -96,7 +97,7 @@ class Proof:
     def _visit(self, node: Any) -> bool:  # noqa: ANN401 - as above
         """Look at an operator and all below it; whether there is a shuffle among them."""
         name = node.getClass().getSimpleName()
-        shuffled = [self._visit(child) for child in (*_items(node.children()), *_items(node.subqueries()))]
+        shuffled = [self._visit(child) for child in (*items(node.children()), *items(node.subqueries()))]
         if name == _SHUFFLE:
             self._require_placed(node, below=any(shuffled))
             return True
@@ -129,10 +130,10 @@ class Proof:
         elif kind not in {"HashPartitioning", "ShufflePartitionIdPassThrough"}:
             self._refuse(f"it is not known how {partitioning} deals rows")
         elif below:
-            there = {ident for child in _items(shuffle.children()) for ident in _before_any_shuffle(child)}
-            keys = [partitioning.expr()] if kind == "ShufflePartitionIdPassThrough" else _items(partitioning.expressions())
+            there = {number for child in items(shuffle.children()) for number in _columns(child)[0]}
+            keys = [partitioning.expr()] if kind == "ShufflePartitionIdPassThrough" else items(partitioning.expressions())
             for key in keys:
-                if any(column.exprId().id() not in there for column in _items(key.references().toSeq())):
+                if any(column.exprId().id() not in there for column in items(key.references().toSeq())):
                     self._refuse(
                         f"rows are dealt by {key.sql()}, which is computed of rows that come in any order, so that a row may be "
                         "in another partition another time: deal them by columns of the input"
@@ -158,7 +159,7 @@ def _is_shuffle(node: Any) -> bool:  # noqa: ANN401 - as above
 
 def _slices(scan: Any) -> Iterator[str]:  # noqa: ANN401 - as above
     """The slices of files of each partition of a scan, in their order."""
-    for rdd in _items(scan.inputRDDs()):
+    for rdd in items(scan.inputRDDs()):
         yield "scan"
         for partition in rdd.partitions():
             yield partition.getClass().getSimpleName()
@@ -170,28 +171,17 @@ def _slices(scan: Any) -> Iterator[str]:  # noqa: ANN401 - as above
 def _values(scan: Any) -> Iterator[str]:  # noqa: ANN401 - as above
     """The rows that a plan holds, each by its hash."""
     yield "values"
-    for row in _items(scan.rows()):
+    for row in items(scan.rows()):
         yield str(row.hashCode())
 
 
-def _before_any_shuffle(node: Any) -> set[int]:  # noqa: ANN401 - as above
-    """Numbers of the columns that some operator without a shuffle below it gives out."""
-    below, has_shuffle = _columns(node)
-    del has_shuffle
-    return below
-
-
 def _columns(node: Any) -> tuple[set[int], bool]:  # noqa: ANN401 - as above
-    """The columns of operators that have no shuffle below them, and whether this one has."""
+    """Numbers of the columns that operators without a shuffle below them give out, and whether this one has a shuffle."""
     found, has_shuffle = set[int](), _is_shuffle(node)
-    for child in _items(node.children()):
+    for child in items(node.children()):
         columns, below = _columns(child)
         found |= columns
         has_shuffle |= below
     if not has_shuffle:
-        found |= {column.exprId().id() for column in _items(node.output())}
+        found |= {column.exprId().id() for column in items(node.output())}
     return found, has_shuffle
-
-
-def _items(sequence: Any) -> Iterator[Any]:  # noqa: ANN401 - a Scala Seq
-    return (sequence.apply(index) for index in range(sequence.size()))

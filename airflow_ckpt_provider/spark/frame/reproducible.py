@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.spark.code_shipping import is_connect
+from airflow_ckpt_provider.spark.frame.plans import COLUMN_NUMBERS, WHOLE_PLANS, items
 from airflow_ckpt_provider.spark.stage import spark_settings
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
 
 _CALL = re.compile(r"(?<![\w.`])(\w+)\(")
 _LINE = re.compile(r"^(?P<indent>[ :+\-|]*)(?P<operator>\w+)(?P<rest>.*)$")
-_ATTRIBUTE = re.compile(r"([^,\[\]() ]+)#\d+L?(?=[,\]])")
+_ATTRIBUTE = re.compile(r"([^,\[\]() ]+)" + COLUMN_NUMBERS + r"(?=[,\]])")
 
 
 class _Node(NamedTuple):
@@ -116,17 +117,17 @@ def _walk(node: _Node) -> Iterator[_Node]:
 
 def _from_plan(plan: Any, spark: SparkSession) -> _Node:  # noqa: ANN401 - a JVM object
     operator = plan.getClass().getSimpleName()
-    below = [_from_plan(child, spark) for child in (*_items(plan.children()), *_items(plan.subqueries()))]
-    calls = [call for expression in _items(plan.expressions()) for call in _calls(expression, spark)]
-    keys = [key.name() for key in _items(plan.keys())] if operator == "Deduplicate" else []
+    below = [_from_plan(child, spark) for child in (*items(plan.children()), *items(plan.subqueries()))]
+    calls = [call for expression in items(plan.expressions()) for call in _calls(expression, spark)]
+    keys = [key.name() for key in items(plan.keys())] if operator == "Deduplicate" else []
     ordered = operator == "Sort" and bool(getattr(plan, "global")())
-    columns = [column.name() for child in _items(plan.children()) for column in _items(child.output())] if keys else []
+    columns = [column.name() for child in items(plan.children()) for column in items(child.output())] if keys else []
     return _Node(operator, ordered, tuple(keys), frozenset(columns), tuple(calls), tuple(below))
 
 
 def _calls(expression: Any, spark: SparkSession) -> Iterator[str]:  # noqa: ANN401 - a JVM object
     """What makes an expression not reproducible: the innermost calls."""
-    children = _items(expression.children())
+    children = items(expression.children())
     name = expression.prettyName().lower()
     if name in _TIME:
         yield name
@@ -145,18 +146,12 @@ def _is(spark: SparkSession, expression: Any, kind: str) -> bool:  # noqa: ANN40
     return bool(jvm.java.lang.Class.forName(f"{_EXPRESSIONS}.{kind}").isInstance(expression))
 
 
-def _items(sequence: Any) -> list[Any]:  # noqa: ANN401 - a Scala Seq
-    return [sequence.apply(index) for index in range(sequence.size())]
-
-
 # -- the plan as text -------------------------------------------------------------------------------------------------
 
 
 def analyzed_plan(spark: SparkSession, frame: DataFrame) -> str:
     """The analyzed plan of a DataFrame as text, as a whole. Its first line is the schema."""
-    # Spark cuts long plans off, and what it cuts off would not be seen.
-    unlimited = {"spark.sql.debug.maxToStringFields": "1000000", "spark.sql.maxPlanStringLength": str(1 << 30)}
-    with spark_settings(spark, unlimited):
+    with spark_settings(spark, WHOLE_PLANS):
         shown: Any = frame
         if is_connect(spark):
             text = shown._explain_string(extended=True)  # noqa: SLF001 - explain() prints it

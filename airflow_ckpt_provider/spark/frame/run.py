@@ -18,8 +18,9 @@ from airflow_ckpt_provider.spark.error_summary import error_summary
 from airflow_ckpt_provider.spark.frame.buckets import canonical, placed, sorted_by
 from airflow_ckpt_provider.spark.frame.grouped import grouped_frame, needed_columns
 from airflow_ckpt_provider.spark.frame.ids import EMPTY_WRITER, staged_names, without_staged
+from airflow_ckpt_provider.spark.frame.plans import arrow_schema
 from airflow_ckpt_provider.spark.frame.reproducible import require_reproducible
-from airflow_ckpt_provider.spark.frame.task import RESULT, FrameTask
+from airflow_ckpt_provider.spark.frame.task import RESULT_SCHEMA, FrameTask
 from airflow_ckpt_provider.spark.stage import StageRun, spark_settings
 from airflow_ckpt_provider.write.rounds import Progress
 
@@ -97,15 +98,10 @@ class FrameRun(StageRun):
         )
 
     def _run_tasks(self, payload: bytes) -> list[tuple[str, str, str]]:
-        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            from airflow_ckpt_provider.spark.frame.task import run_task
-
-            return run_task(payload, names, batches)
-
         frame, names = self._missing_rows()
         with spark_settings(self._spark, ARROW_BATCHES):
-            schema = ", ".join(f"{name} string" for name in RESULT)
-            rows = [(row["split"], row["error"], row["message"]) for row in frame.mapInArrow(task, schema).collect()]
+            staged = frame.mapInArrow(task_of(payload, names), RESULT_SCHEMA)
+            rows = [(row["split"], row["error"], row["message"]) for row in staged.collect()]
         self._publish_empty(self._splits.keys() - {split_id for split_id, _, _ in rows})
         return [row for row in rows if row[1]]
 
@@ -118,7 +114,7 @@ class FrameRun(StageRun):
         frame = self._frame()
         kinds = canonical(frame.schema, source.id_column, source.name)
         if self._check_fit is not None:
-            self._check_fit(arrow_schema(frame, source))
+            self._check_fit(arrow_schema(frame.schema, f"The DataFrame of {source.name}"))
         if not source.reproducible:
             require_reproducible(self._spark, frame, source.id_column, source.name)
         recovered = [split.id for split in recovered_splits(self._plan)]
@@ -144,6 +140,17 @@ class FrameRun(StageRun):
         with ThreadPoolExecutor(_PUBLISHERS) as pool:
             for _ in pool.map(lambda split_id: self._work.stage(split_id, (), EMPTY_WRITER), sorted(split_ids)):
                 pass
+
+
+def task_of(payload: bytes, names: Sequence[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a Spark task runs. Spark's plan, and its page, show the name of the function."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from airflow_ckpt_provider.spark.frame.task import run_task
+
+        return run_task(payload, names, batches)
+
+    return task
 
 
 def built_frame(spark: SparkSession, source: SessionSource) -> DataFrame:
@@ -172,17 +179,3 @@ def built_frame(spark: SparkSession, source: SessionSource) -> DataFrame:
 
 def _theirs(file: str) -> bool:
     return "/pyspark/" not in file and "/py4j/" not in file and "/airflow_ckpt_provider/" not in file
-
-
-def arrow_schema(frame: DataFrame, source: SessionSource) -> pa.Schema:
-    """The columns of a DataFrame, as Arrow has them.
-
-    :raises InvalidInputError: for a column that it cannot hold.
-    """
-    from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    try:
-        return to_arrow_schema(frame.schema, timezone="UTC")
-    except PySparkException as error:
-        raise InvalidInputError(f"The DataFrame of {source.name} has a column that Arrow cannot hold: {error}") from error

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 #: Columns of what a task returns, as those of the tasks of a ``StageRun``.
 RESULT = ("split", "error", "message")
+RESULT_SCHEMA = ", ".join(f"{name} string" for name in RESULT)
 
 #: Ids that the message about duplicates shows.
 _EXAMPLES = 5

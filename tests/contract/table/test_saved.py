@@ -9,7 +9,7 @@ import pytest
 from support.world import World, rows
 
 from airflow_ckpt_provider.exceptions import CorruptObjectError, DiscardedError
-from airflow_ckpt_provider.sources.saved import SavedRows
+from airflow_ckpt_provider.sources.saved import SavedRows, plan_of
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.cleanup import clean
 from airflow_ckpt_provider.write.execution import opened, sealed
@@ -31,7 +31,7 @@ class Save:
         self.world = world
         self.request = world.request(source=SavedRows(ROWS.schema))
         self.attempt = world.attempt(self.request)
-        self.execution = opened(self.attempt, self.request.source, "none")
+        self.execution = opened(self.attempt, ROWS.schema, "none")
         self.partitions = partitions
         self.tasks = 0
 
@@ -78,7 +78,7 @@ def test_a_seal_names_the_attempts_of_tasks_that_count_and_no_others(world):
 
 def test_a_round_that_was_pinned_and_never_sealed_is_in_nobodys_way(world):
     dead, save = Save(world, 3), Save(world, 4)
-    world.attempt(dead.request).pin_staged(dead.request.source.planned(dead.execution.id, dead.staged()))
+    world.attempt(dead.request).pin_staged(plan_of(dead.execution.id, dead.staged()))
     result = save.seal(save.staged())
     assert (result.seal.round, result.is_own) == (2, True)
     land(world, result)

@@ -40,9 +40,10 @@ FRAMES = {
     "rows": ["before put g1/ids#1", "after put g1/ids#2", "before put g1/staged#2", "after put g1/staged#3"],
 }
 
-#: The same for a program of the user's own. ``PROGRAM_EFFECTS=1`` is for all of its effects, the first of each kind.
+#: The same for a program of the user's own. ``PROGRAM_EFFECTS=1`` is for all of its effects, and for more of those of partitions.
 PROGRAM = ["after put g1/header#1", "after put g1/staged#3", "after commit of#1"]
 if os.environ.get("PROGRAM_EFFECTS"):
+    FRAMES["partitions"] += ["after create data file#1", "after put g1/staged#3", "before close metadata#1"]
     PROGRAM = [
         f"{when} {effect}#{number}"
         for when in ("before", "after")
