@@ -221,6 +221,7 @@ class LanceReader:
         self._place = place
         self._columns = columns
         self._filter = row_filter
+        self._at = -1
 
     def read(self, split: Split, expected: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         """Rows of the split, fragment after fragment, in each one's order.
@@ -231,7 +232,15 @@ class LanceReader:
         wanted = LanceSplit.from_json(split.read)
         dataset = self._place.pinned(wanted.version, wanted.made_at)
         for fragment_id in wanted.fragments:
+            self._at = fragment_id
             yield from fragment_batches(dataset.get_fragment(fragment_id), self._columns, self._filter)
+
+    def places(self, split: Split) -> list[str]:
+        """The fragment at which it is, or all."""
+        fragments = LanceSplit.from_json(split.read).fragments
+        if self._at in fragments:
+            fragments = (self._at,)
+        return [f"fragment {number} of {self._place.uri}" for number in fragments]
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,18 @@ class ResumableReader(Reader, Protocol):
 
 
 @runtime_checkable
+class NamingReader(Reader, Protocol):
+    """A reader that can tell a user where the rows of a split are."""
+
+    def places(self, split: Split) -> list[str]:
+        """Names of what is read, such as ``s3://lake/1.parquet (row groups 2 to 5)``.
+
+        Of a split that the reader has begun, that of the file at which it is.
+        """
+        ...
+
+
+@runtime_checkable
 class Source(Protocol):
     """What is read, and how it splits."""
 

@@ -168,6 +168,10 @@ class AgainReader:
         for file in files_of(split):
             yield from rows_in(self._store, self._paths, file, (SPLIT, ROW))
 
+    def places(self, split: Split) -> list[str]:
+        """The splits whose rows they are."""
+        return [f"rows of split {file.split} that run again" for file in files_of(split)]
+
 
 def listed(errors: Sequence[tuple[int, str]]) -> str:
     """Errors in one line, as a log shows them."""

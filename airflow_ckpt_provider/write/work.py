@@ -22,6 +22,7 @@ from airflow_ckpt_provider.sources.rejected import file as rejected_file
 from airflow_ckpt_provider.sources.transform import steps_of
 from airflow_ckpt_provider.tables.staged_files import reading_staged
 from airflow_ckpt_provider.tables.writer import Written
+from airflow_ckpt_provider.write.naming import in_input, naming
 from airflow_ckpt_provider.write.pieces import Input, SaveEvery, behind, paced, require_own_pieces, staged_record
 from airflow_ckpt_provider.write.rejecting import AgainReader, OnError, Places, Rejecting
 
@@ -73,17 +74,23 @@ class SplitWork:
         :param repeated: whether the engine runs the task again, which may have left pieces since the attempt began.
         :returns: True if this call published it, False if it was or became published by another.
         """
-        with panics_as_errors(f"while split {split.id} was staged"):
-            return self._run(split, task_attempt, repeated=repeated)
-
-    def _run(self, split: Split, task_attempt: str, *, repeated: bool) -> bool:
-        if self.store.exists(self.paths.staged(split.id)):
-            return False
         author = f"{self.attempt_id}.{task_attempt}"
         if not split.is_input:
-            written = self.writer.work(split, self.paths.file_stem(split.id, author))
-            return self._publish(WholeSplit(written, staged_record(split.id, author, written)))
+            with naming(split.id), panics_as_errors(f"while split {split.id} was staged"):
+                return self._work_on_table(split, author)
         in_pieces = SplitInPieces(self, split, author)
+        with naming(split.id, in_pieces.where), panics_as_errors(f"while split {split.id} was staged"):
+            return self._run(in_pieces, split, repeated=repeated)
+
+    def _work_on_table(self, split: Split, author: str) -> bool:
+        if self._is_staged(split.id):
+            return False
+        written = self.writer.work(split, self.paths.file_stem(split.id, author))
+        return self._publish(WholeSplit(written, staged_record(split.id, author, written)))
+
+    def _run(self, in_pieces: SplitInPieces, split: Split, *, repeated: bool) -> bool:
+        if self._is_staged(split.id):
+            return False
         if repeated:
             in_pieces.follow()
         whole = in_pieces.whole()
@@ -92,10 +99,13 @@ class SplitWork:
         in_pieces.remove()
         return won
 
+    def _is_staged(self, split_id: str) -> bool:
+        return self.store.exists(self.paths.staged(split_id))
+
     def stage(self, split_id: str, batches: Iterable[pa.RecordBatch], task_attempt: str) -> bool:
         """Stage a split whose rows are at hand; see ``run``."""
         author, rows = f"{self.attempt_id}.{task_attempt}", self.input_of(split_id, self.steps(batches, 0), 0)
-        with panics_as_errors(f"while split {split_id} was staged"):
+        with naming(split_id), panics_as_errors(f"while split {split_id} was staged"):
             return self._publish(self.write_until(rows, SaveEvery(seconds=None), split_id, author))
 
     def steps(self, batches: Iterable[pa.RecordBatch], begin: int) -> Iterator[Step]:
@@ -172,18 +182,25 @@ class SplitInPieces:
         self._author = author
         self._input_id = input_id(split)
         self._pieces: list[Piece] = list(work.pieces.get(self._input_id, ()))
+        self._rows: Input | None = None
+
+    def where(self) -> str:
+        """How far it is, and in which input, to follow its name in a message."""
+        done = self._pieces[-1].end if self._pieces else 0
+        reader: Reader = self._work.reader if self._split.task != AGAIN else AgainReader(self._work.store, self._work.paths)
+        return in_input(self._split, reader, done if self._rows is None else self._rows.row)
 
     def whole(self) -> WholeSplit | None:
         """Write what is missing of the split, piece by piece, and then all of it.
 
         :returns: None if another task has staged it meanwhile.
         """
-        rows: Input | None = None
         while not (self._pieces and self._pieces[-1].last):
             number, begin = len(self._pieces), self._pieces[-1].end if self._pieces else 0
+            rows = self._rows
             if rows is None or rows.row != begin:
                 places = Places() if self._split.task == AGAIN else None
-                rows = self._work.input_of(self._split.id, self._steps(begin, places), begin, places)
+                rows = self._rows = self._work.input_of(self._split.id, self._steps(begin, places), begin, places)
             # The first piece may turn out to be the whole split.
             author = f"{self._author}p{number}" if number else self._author
             written, record, _ = whole = self._work.write_until(rows, self._work.save, self._split.id, author)

@@ -272,7 +272,7 @@ def test_an_error_of_the_users_transform_names_it_and_the_users_own_line(spark, 
     with pytest.raises(StageFailedError) as caught:
         stage.stage()
     line = clean.__code__.co_firstlineno + 5
-    where = rf"\(\S*test_stage.py, line {line}, in clean\)"
+    where = rf"\(in split 000003: \S+/3\.parquet\) \(\S*test_stage.py, line {line}, in clean\)"
     expected = rf"'orders': ValueError: no price in this batch {where}\nAt least (\d) of 4 splits are"
     found = re.search(expected, str(caught.value))
     assert found, str(caught.value)
@@ -285,7 +285,9 @@ def test_an_error_without_a_message_is_named_too(spark, world):
     with pytest.raises(StageFailedError, match=r"AttributeError: .*no_such_attribute"):
         stage.stage()
     stage = prepare(spark, world, world.request(transform=refuse, on_change="restart"))
-    with pytest.raises(StageFailedError, match=r"'orders': AssertionError \(\S*test_stage.py, line \d+, in refuse\)"):
+    with pytest.raises(
+        StageFailedError, match=r"'orders': AssertionError \(in split .*\) \(\S*test_stage.py, line \d+, in refuse\)"
+    ):
         stage.stage()
 
 

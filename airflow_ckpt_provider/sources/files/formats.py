@@ -78,6 +78,9 @@ class OpenFile:
 class FileFormat(Protocol):
     """One file format."""
 
+    #: What a unit is called.
+    unit: str
+
     def units(self, opened: OpenFile) -> list[int]:
         """Bytes of each unit of the file."""
         ...
@@ -95,6 +98,8 @@ class FileFormat(Protocol):
 
 class Parquet:
     """Apache Parquet; the unit is the row group."""
+
+    unit = "row group"
 
     def units(self, opened: OpenFile) -> list[int]:
         metadata = self._open(opened).metadata
@@ -129,6 +134,8 @@ class Parquet:
 class Orc:
     """Apache ORC; the unit is the stripe. ORC files do not tell stripe sizes through Arrow, so all count the same."""
 
+    unit = "stripe"
+
     def units(self, opened: OpenFile) -> list[int]:
         stripes = self._open(opened).nstripes
         return [opened.file.size // stripes] * stripes if stripes else []
@@ -157,6 +164,8 @@ class Csv:
 
     An empty value is null in a column of numbers and the empty string in a column of strings, as in Arrow.
     """
+
+    unit = "part"
 
     def units(self, opened: OpenFile) -> list[int]:
         return [opened.file.size]
@@ -191,6 +200,8 @@ class Csv:
 
 class JsonLines:
     """One JSON object per line. Types come from the table, and are inferred where it has none."""
+
+    unit = "part"
 
     def units(self, opened: OpenFile) -> list[int]:
         return [opened.file.size]

@@ -41,6 +41,12 @@ class FileSlice(msgspec.Struct, frozen=True, array_like=True):
     first: int | None = None
     last: int | None = None
 
+    def units_in_words(self, unit: str) -> str:
+        """Which units, to follow the file's name; nothing for the whole file."""
+        if self.first is None or self.last is None:
+            return ""
+        return f" ({unit} {self.first})" if self.last - self.first == 1 else f" ({unit}s {self.first} to {self.last - 1})"
+
 
 class ListedFiles(Pinned, frozen=True, kw_only=True, tag="files"):
     """How many files were listed, and their bytes."""
@@ -208,6 +214,7 @@ class FilesReader:
         self._columns = columns
         self._filter = rows
         self._options = options
+        self._at: FileSlice | None = None
 
     def read(self, split: Split, expected: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         """Rows of the split, file after file."""
@@ -233,11 +240,19 @@ class FilesReader:
             slices = slices[1:]
         return begin, iter(())
 
+    def places(self, split: Split) -> list[str]:
+        """The file at which it is, or all, each with the units of it that are read."""
+        inputs, unit, parts = InputFiles(self._uri, self._options), FORMATS[self._format].unit, slices_of(split)
+        if self._at is not None and self._at.file in [part.file for part in parts]:
+            parts = [self._at]
+        return [inputs.name_of(part.file) + part.units_in_words(unit) for part in parts]
+
     def _read(self, slices: Sequence[FileSlice], expected: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         inputs = InputFiles(self._uri, self._options)
         inputs.verify(part.file for part in slices)
         objects = inputs.objects()
         for part in slices:
+            self._at = part
             units = None if part.first is None or part.last is None else range(part.first, part.last)
             opened = OpenFile(objects, part.file)
             with _naming(inputs, part.file, self._format):

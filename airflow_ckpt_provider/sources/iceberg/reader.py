@@ -8,7 +8,7 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import Part, part_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
-from airflow_ckpt_provider.exceptions import InputChangedError
+from airflow_ckpt_provider.exceptions import InputChangedError, escaped
 from airflow_ckpt_provider.scan.data_files import ScanFile  # noqa: TC001 - msgspec reads annotations
 from airflow_ckpt_provider.scan.iceberg import IcebergScan
 
@@ -55,6 +55,7 @@ class IcebergReader:
         self._name = ".".join(table.name())
         self._uuid = str(table.metadata.table_uuid)
         self._scans: dict[int, IcebergScan] = {}
+        self._at: ScanFile | None = None
         for schema_id in table.schemas():
             try:
                 self._scans[schema_id] = IcebergScan(table, schema_id, columns, row_filter)
@@ -76,6 +77,7 @@ class IcebergReader:
                 f"Redo the write: {how_to_restart()}."
             )
         for file in wanted.files:
+            self._at = file
             try:
                 yield from scan.read(file)
             except FileNotFoundError as error:
@@ -84,3 +86,8 @@ class IcebergReader:
                     "this write reads, may have been expired. To redo the write on the table as it is now: "
                     f"{how_to_restart()}."
                 ) from error
+
+    def places(self, split: Split) -> list[str]:
+        """The data file at which it is, or all."""
+        files = IcebergSplit.from_json(split.read).files
+        return [escaped(file.path) for file in (files if self._at is None or self._at not in files else [self._at])]

@@ -214,6 +214,10 @@ class RejectedReader:
         for paths, file in _pairs(split):
             yield from rows_in(self._store, paths, file, self._columns)
 
+    def places(self, split: Split) -> list[str]:
+        """The files in the checkpoint store."""
+        return [f"{self._store.uri}/{paths.rejected(file.split, file.writer)}" for paths, file in _pairs(split)]
+
 
 def _read(key: str, generation: int, files: Sequence[RejectedFile]) -> JsonObject:
     return {"rejected": [IdempotenceKey(key).hash, generation, msgspec.to_builtins(files)]}

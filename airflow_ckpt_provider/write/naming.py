@@ -1,0 +1,50 @@
+"""Where in its input a task failed: the split, its files, and how many rows were done. It stands beside the error that was raised.
+
+An error that no retry can cure names what is wrong itself, so that this is about the others: those of the user's function, of the
+storage, of a library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.exceptions import TerminalError
+from airflow_ckpt_provider.sources.protocol import NamingReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from airflow_ckpt_provider.checkpoint.documents import Split
+    from airflow_ckpt_provider.sources.protocol import Reader
+
+#: Files that a message names.
+_SHOWN = 3
+
+
+@contextlib.contextmanager
+def naming(split_id: str, where: Callable[[], str] = lambda: "") -> Iterator[None]:
+    """Within the block, errors get a note that names the split.
+
+    :param where: what else to say of it; asked when there is an error.
+    """
+    try:
+        yield
+    except TerminalError:
+        raise
+    except Exception as error:
+        error.add_note(f"(in split {split_id}{where()})")
+        raise
+
+
+def in_input(split: Split, reader: Reader, row: int) -> str:
+    """Where in the input of a split a task was, to follow the split's name.
+
+    :param row: rows of the input of which all has come out.
+    """
+    behind = f", behind row {row:,} of its input" if row else ""
+    places = reader.places(split) if isinstance(reader, NamingReader) else []
+    if not places:
+        return behind
+    more = len(places) - _SHOWN
+    return f"{behind}: {', '.join(places[:_SHOWN])}{f' and {more:,} more' if more > 0 else ''}"
