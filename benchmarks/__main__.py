@@ -13,16 +13,19 @@ from benchmarks import (
     bounded,
     checkpoint_cost,
     commit,
+    fixed_cost,
     frame,
     history,
     lance,
     memory,
     overwrite,
+    partitioned,
     partitions,
     pieces,
     requests,
     retry,
     scale,
+    staged_rows,
     upsert,
 )
 from benchmarks.lineitem import lineitem
@@ -31,14 +34,14 @@ from benchmarks.stage import session
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
-SECTIONS = "abcdefghijklmnoprtuv"
+SECTIONS = "abcdefghijklmnopqrstuvw"
 
 
 def main() -> int:
     """Run the command; the exit status is 1 if a target was missed."""
     options = _options()
     options.cache.mkdir(parents=True, exist_ok=True)
-    wanted = {options.scale, options.large_scale} if set("abcdjknopt") & set(options.only) else set()
+    wanted = {options.scale, options.large_scale} if set("abcdjknopqst") & set(options.only) else set()
     files = {one: lineitem(options.cache, one) for one in sorted(wanted)}
     report = Report("python -m benchmarks" + "".join(f" {word}" for word in sys.argv[1:]))
     _with_spark(options, files, report)
@@ -54,7 +57,10 @@ def main() -> int:
         report.add(commit.measure(options.cache, options.files // 100, 100, options.repeats), commit.NOTE)
     _at_scale(options, files, report)
     if "r" in options.only:
-        report.begin("(r) requests by operation")
+        report.begin("(r) what one row costs")
+        report.add(fixed_cost.measure(options.cache, options.repeats), fixed_cost.NOTE)
+    if "w" in options.only:
+        report.begin("(w) requests by operation")
         report.add(requests.measure(options.cache), requests.NOTE)
     if "u" in options.only:
         report.begin("(u) a slow function of rows, saved in pieces")
@@ -113,7 +119,7 @@ def _on_lance(options: argparse.Namespace, files: dict[float, Path], report: Rep
 
 def _with_spark(options: argparse.Namespace, files: dict[float, Path], report: Report) -> None:
     """What is measured in one session."""
-    if not set("acopt") & set(options.only):
+    if not set("acopqst") & set(options.only):
         return
     with session() as spark:
         if "a" in options.only:
@@ -134,6 +140,14 @@ def _with_spark(options: argparse.Namespace, files: dict[float, Path], report: R
             report.begin("(t) a DataFrame by buckets, and its retries")
             data = files[options.scale]
             report.add(frame.measure(spark, options.cache, data, options.scale, options.repeats), frame.NOTE)
+        if "q" in options.only:
+            report.begin("(q) a retry by rows")
+            data = files[options.scale]
+            report.add(staged_rows.measure(spark, options.cache, data, options.scale, options.repeats), staged_rows.NOTE)
+        if "s" in options.only:
+            report.begin("(s) a write by day and bucket")
+            data = files[options.scale]
+            report.add(partitioned.measure(spark, options.cache, data, options.scale, options.repeats), partitioned.NOTE)
 
 
 def _options() -> argparse.Namespace:

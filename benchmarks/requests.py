@@ -1,4 +1,4 @@
-"""(r) What each operation asks of the checkpoint store and of the storage of the input: requests by kind, bytes, table loads."""
+"""(w) What each operation asks of the checkpoint store and of the storage of the input: requests by kind, bytes, table loads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from benchmarks.stage import Place
 
 NOTE = (
-    "(r) Requests as the object store's client is asked for them, for all stages or splits together, and how often the table's "
+    "(w) Requests as the object store's client is asked for them, for all stages or splits together, and how often the table's "
     "catalog loads it. A stage: from opening the checkpoint to its seal, its splits' tasks included, in one process without Spark. "
     "Its retry: by a new attempt, after the seal or after all but one split. The commit of all as one snapshot; one poke of a "
     "sensor of each after that; the clean-up of all keys in one task, and after that a "
@@ -106,7 +106,7 @@ def measure(cache: Path) -> list[Line]:
         if where == "local":
             for name, mine in operations.items():
                 other = found["S3", what, many][name]
-                lines.append(Line(f"(r) {name}, {what}", f"local: {mine}", f"S3: {other}", mine.requests / many, None, unit="each"))
+                lines.append(Line(f"(w) {name}, {what}", f"local: {mine}", f"S3: {other}", mine.requests / many, None, unit="each"))
     return lines
 
 
