@@ -23,12 +23,22 @@ BATCH_ROWS, BATCH_BYTES = 65_536, 8 << 20
 _BUFFER_BYTES = 1 << 20
 
 
+def rows_of_groups(io: FileIO, file: ScanFile) -> list[int]:
+    """How many rows each row group of a Parquet file has, as its footer says."""
+    from pyarrow.parquet import ParquetFile
+
+    with io.new_input(file.path).open() as opened:
+        footer = ParquetFile(opened).metadata
+        return [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
+
+
 def file_batches(
-    io: FileIO, file: ScanFile, want: Schema, mapping: NameMapping | None, version: int
+    io: FileIO, file: ScanFile, want: Schema, mapping: NameMapping | None, version: int, first_group: int = 0
 ) -> Iterator[tuple[Schema, pa.RecordBatch]]:
     """All rows of ``file``, in order, with those of its top-level columns that ``want`` needs by field id.
 
     :param mapping: names the columns of files that have no field ids.
+    :param first_group: of a Parquet file, the first row group that is read.
     :raises UnsupportedTableError: if the file has no field ids and the table no name mapping.
     """
     rows = min(BATCH_ROWS, max(1, file.rows * BATCH_BYTES // max(file.bytes, 1)))
@@ -49,7 +59,8 @@ def file_batches(
         # Column chunks are read piece by piece: a row group, which others may have made as large as they liked, is not held.
         parquet = ParquetFile(opened, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         schema = _schema(parquet.schema_arrow, mapping, version, file)
-        for batch in parquet.iter_batches(rows, columns=_columns(schema, want), use_threads=False):
+        groups = range(first_group, parquet.num_row_groups)
+        for batch in parquet.iter_batches(rows, row_groups=groups, columns=_columns(schema, want), use_threads=False):
             yield schema, batch
 
 

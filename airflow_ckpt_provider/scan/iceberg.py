@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import UnsupportedTableError
-from airflow_ckpt_provider.scan.batches import file_batches
+from airflow_ckpt_provider.scan.batches import file_batches, rows_of_groups
 from airflow_ckpt_provider.scan.constants import constant_of, constants_of
 from airflow_ckpt_provider.scan.data_files import DeleteFile, ScanFile
 from airflow_ckpt_provider.scan.deletes import LiveRows
@@ -182,16 +182,28 @@ class IcebergScan:
         whole = plain_schema(self._read_schema)
         return pa.schema([whole.field(name) for name in self._names])
 
-    def read(self, file: ScanFile) -> Iterator[pa.RecordBatch]:
-        """Live rows of ``file`` that pass the filter, in the file's order, in bounded memory (I11)."""
-        for batch, _ in self.read_addressed(file):
+    def read(self, file: ScanFile, first_group: int = 0) -> Iterator[pa.RecordBatch]:
+        """Live rows of ``file`` that pass the filter, in the file's order, in bounded memory (I11).
+
+        :param first_group: the first row group that is read, where ``rows_of_groups`` has said which there are.
+        """
+        for batch, _ in self._read(file, first_group):
             yield batch
+
+    def rows_of_groups(self, file: ScanFile) -> list[int] | None:
+        """How many rows ``read`` yields of each row group, where the footer tells; None where deletes or the filter have a say."""
+        if self._filter is not None or file.deletes or file.format != "PARQUET":
+            return None
+        return rows_of_groups(self._io(), file)
 
     def read_addressed(self, file: ScanFile) -> Iterator[tuple[pa.RecordBatch, pa.Int64Array]]:
         """Like ``read``, with the address of each row: how many live rows of the file come before it.
 
         The address depends on the file and its deletes only, not on the filter or the columns.
         """
+        return self._read(file, 0)
+
+    def _read(self, file: ScanFile, first_group: int) -> Iterator[tuple[pa.RecordBatch, pa.Int64Array]]:
         import pyarrow as pa
 
         io = self._io()
@@ -201,7 +213,7 @@ class IcebergScan:
             for field_id, value in file.constants
             if field_id in self._read_schema.field_ids
         }
-        batches = file_batches(io, file, self._read_schema, self._name_mapping, self._format_version)
+        batches = file_batches(io, file, self._read_schema, self._name_mapping, self._format_version, first_group)
         projection: Projection | None = None
         for file_schema, batch in batches:
             if projection is None:

@@ -26,10 +26,16 @@ _WINDOW_BYTES = 64 << 20
 _ADDRESS = "_rowaddr"
 
 
-def fragment_batches(fragment: Any, columns: Sequence[str] | None, row_filter: str | None) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - a LanceFragment
+def fragment_batches(
+    fragment: Any,  # noqa: ANN401 - a LanceFragment
+    columns: Sequence[str] | None,
+    row_filter: str | None,
+    first: int = 0,
+) -> Iterator[pa.RecordBatch]:
     """Live rows of a fragment that pass the filter, in their order.
 
     :param columns: top-level columns, in this order; all if None.
+    :param first: the first live row that is read, where there is no filter.
     """
     facts = fragment.metadata
     size = max(1, _WINDOW_BYTES * facts.physical_rows // max(1, bytes_of(facts)))
@@ -39,11 +45,11 @@ def fragment_batches(fragment: Any, columns: Sequence[str] | None, row_filter: s
         "batch_readahead": 2,
         "blob_handling": BLOBS,
     }
-    if size >= facts.physical_rows:
+    if size >= facts.physical_rows and not first:
         yield from fragment.scanner(filter=row_filter, **settings).to_batches()
     elif row_filter is None:
-        for first in range(0, facts.num_rows, size):
-            yield from fragment.scanner(offset=first, limit=size, **settings).to_batches()
+        for begin in range(first, facts.num_rows, size):
+            yield from fragment.scanner(offset=begin, limit=size, **settings).to_batches()
     else:
         yield from _matching(fragment, row_filter, size, settings)
 

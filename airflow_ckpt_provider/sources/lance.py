@@ -231,9 +231,27 @@ class LanceReader:
         del expected
         wanted = LanceSplit.from_json(split.read)
         dataset = self._place.pinned(wanted.version, wanted.made_at)
-        for fragment_id in wanted.fragments:
+        yield from self._read(dataset, wanted.fragments)
+
+    def read_near(self, split: Split, expected: pa.Schema | None, row: int) -> tuple[int, Iterator[pa.RecordBatch]]:
+        """The same from a row on; from the first one with a filter, which does not tell how many rows it leaves."""
+        if self._filter is not None:
+            return 0, self.read(split, expected)
+        wanted, begin = LanceSplit.from_json(split.read), 0
+        dataset = self._place.pinned(wanted.version, wanted.made_at)
+        for number, fragment_id in enumerate(wanted.fragments):
+            rows = dataset.get_fragment(fragment_id).metadata.num_rows
+            if begin + rows > row:
+                return row, self._read(dataset, wanted.fragments[number:], row - begin)
+            begin += rows
+        return begin, iter(())
+
+    def _read(self, dataset: Any, fragments: Sequence[int], first: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - a LanceDataset
+        """Rows of fragments, from a live row of the first one on."""
+        for fragment_id in fragments:
             self._at = fragment_id
-            yield from fragment_batches(dataset.get_fragment(fragment_id), self._columns, self._filter)
+            yield from fragment_batches(dataset.get_fragment(fragment_id), self._columns, self._filter, first)
+            first = 0
 
     def places(self, split: Split) -> list[str]:
         """The fragment at which it is, or all."""

@@ -31,6 +31,14 @@ _KILL_AGAIN_S = 0.2
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 
+#: Of the module that Spark computes with, at every start, whatever its logging is set to. No user can act on it.
+_SAID_BY_EVERY_JVM = b"WARNING: Using incubator modules: jdk.incubator.vector"
+
+_STDERR = 2
+
+#: Seconds to wait for the last words of a JVM that did not start.
+_SAYING_S = 2.0
+
 
 class Starting:
     """The start of a session, which can be stopped: whatever processes it has started are killed then.
@@ -92,6 +100,7 @@ def start_jvm(master: str, name: str, settings: Mapping[str, str], stopping: thr
     :param stopping: set when it is not to be started any more.
     """
     from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is not None:  # noqa: SLF001
         return
@@ -104,8 +113,34 @@ def start_jvm(master: str, name: str, settings: Mapping[str, str], stopping: thr
             early[key] = value
     if stopping.is_set():
         raise StageFailedError("It was stopped before a JVM was started.")
-    with _properties(early):
-        SparkContext._ensure_initialized(conf=shown)  # noqa: SLF001 - whatever else starts it takes all settings
+    with _properties(early), _said_by_jvm() as stderr:
+        gateway = launch_gateway(shown, {"stderr": stderr})  # type: ignore[no-untyped-call]
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - whatever else starts it takes all settings
+
+
+@contextlib.contextmanager
+def _said_by_jvm() -> Iterator[int]:
+    """A file descriptor for what the JVM says: all of it goes where this process says its own, but for what every JVM says."""
+    read, write = os.pipe()
+    passing = threading.Thread(target=_pass_on, args=(read,), name="checkpoint-jvm-stderr", daemon=True)
+    # Before the JVM is there: what it says while it starts may be more than a pipe holds.
+    passing.start()
+    try:
+        yield write
+    except BaseException:
+        os.close(write)
+        # Why it did not start comes before the error.
+        passing.join(_SAYING_S)
+        raise
+    os.close(write)
+
+
+def _pass_on(read: int) -> None:
+    with os.fdopen(read, "rb") as said:
+        for line in said:
+            if not line.startswith(_SAID_BY_EVERY_JVM):
+                with contextlib.suppress(OSError):
+                    os.write(_STDERR, line)
 
 
 @contextlib.contextmanager

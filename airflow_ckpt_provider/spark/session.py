@@ -165,8 +165,9 @@ def _open(target: SparkTarget, name: str, starting: Starting) -> tuple[SparkSess
     for key, value in settings.items():
         builder = builder.config(key, value)
     with warnings.catch_warnings():
-        # PySpark forks to start its JVM, and the child does nothing else: it never comes to Lance.
+        # PySpark forks to start its JVM, and the child does nothing else: it never comes to Lance, and takes no lock.
         warnings.filterwarnings("ignore", "lance is not fork-safe")
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded, use of fork", DeprecationWarning)
         start_jvm(target.master, name, settings, starting.stopping)
         return builder.getOrCreate(), True
 

@@ -169,10 +169,34 @@ with spark_session(SparkTarget("local[1]"), "quiet") as spark:
 
 
 @pytest.mark.spark
-def test_a_local_session_writes_nothing_into_the_task_log_but_one_line_of_the_java_launcher():
+def test_a_local_session_writes_nothing_into_the_task_log():
     found = run_alone(QUIET)
-    assert (found.returncode, found.stdout) == (0, "")
-    assert found.stderr.splitlines() == ["WARNING: Using incubator modules: jdk.incubator.vector"]
+    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
+
+
+NOISY = """
+from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
+
+with spark_session(SparkTarget("local[1]", conf=CONF), "noisy") as spark:
+    # More than a pipe holds, so that this ends only if it is read.
+    spark._jvm.java.lang.System.err.println("x" * 300_000)
+    spark._jvm.java.lang.System.err.println("the end")
+"""
+
+
+@pytest.mark.spark
+def test_what_else_the_jvm_says_is_passed_on_however_much_it_is():
+    found = run_alone(NOISY.replace("CONF", "{}"))
+    assert found.returncode == 0, found.stderr
+    assert [line for line in found.stderr.splitlines() if line in {"x" * 300_000, "the end"}] == ["x" * 300_000, "the end"]
+
+
+@pytest.mark.spark
+def test_why_a_jvm_did_not_start_is_said_before_the_error():
+    found = run_alone(NOISY.replace("CONF", "{'spark.driver.memory': 'much'}"))
+    assert found.returncode == 1
+    assert "JAVA_GATEWAY_EXITED" in found.stderr
+    assert 0 < found.stderr.index("much") < found.stderr.index("Traceback")
 
 
 @pytest.mark.spark

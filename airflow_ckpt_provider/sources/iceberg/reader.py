@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -70,22 +71,61 @@ class IcebergReader:
         """
         del expected
         wanted = IcebergSplit.from_json(split.read)
+        return self._read(wanted, wanted.files)
+
+    def read_near(self, split: Split, expected: pa.Schema | None, row: int) -> tuple[int, Iterator[pa.RecordBatch]]:
+        """The same without the row groups before that of a row, as far as footers tell which those are."""
+        del expected
+        wanted, begin = IcebergSplit.from_json(split.read), 0
+        scan = self._scan(wanted)
+        for number, file in enumerate(wanted.files):
+            with self._finding(wanted, file):
+                groups = scan.rows_of_groups(file)
+            if groups is None:
+                return begin, self._read(wanted, wanted.files[number:])
+            first = 0
+            while first < len(groups) and begin + groups[first] <= row:
+                begin, first = begin + groups[first], first + 1
+            if first < len(groups):
+                return begin, self._read(wanted, wanted.files[number:], first)
+        return begin, iter(())
+
+    def _scan(self, wanted: IcebergSplit) -> IcebergScan:
+        """What reads files under the schema of a split.
+
+        :raises InputChangedError: if the table has it no more.
+        """
         scan = self._scans.get(wanted.schema_id)
         if scan is None or wanted.table_uuid != self._uuid:
             raise InputChangedError(
                 f"The table {self._name} is not the one that was planned any more, or its schema {wanted.schema_id} was removed. "
                 f"Redo the write: {how_to_restart()}."
             )
-        for file in wanted.files:
+        return scan
+
+    def _read(self, wanted: IcebergSplit, files: Sequence[ScanFile], first_group: int = 0) -> Iterator[pa.RecordBatch]:
+        """Rows of files, from a row group of the first one on."""
+        scan = self._scan(wanted)
+        for file in files:
             self._at = file
-            try:
-                yield from scan.read(file)
-            except FileNotFoundError as error:
-                raise InputChangedError(
-                    f"The file {file.path} of {self._name}, or one of its deletes, is gone. Snapshot {wanted.snapshot_id}, which "
-                    "this write reads, may have been expired. To redo the write on the table as it is now: "
-                    f"{how_to_restart()}."
-                ) from error
+            with self._finding(wanted, file):
+                yield from scan.read(file, first_group)
+            first_group = 0
+
+    @contextlib.contextmanager
+    def _finding(self, wanted: IcebergSplit, file: ScanFile) -> Iterator[None]:
+        """Within the block, a file that is gone is an error that says what that means.
+
+        :raises InputChangedError: naming it.
+        """
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise InputChangedError(
+                f"The file {file.path} of {self._name}, or one of its deletes, is gone. Snapshot {wanted.snapshot_id}, which "
+                "this write reads, may have been expired. To redo the write on the table as it is now: "
+                f"{how_to_restart()}."
+            ) from error
 
     def places(self, split: Split) -> list[str]:
         """The data file at which it is, or all."""

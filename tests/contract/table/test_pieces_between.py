@@ -26,16 +26,23 @@ from contract.table.test_pieces import (
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 from support.columns import computed, stage_columns, ten_times
+from support.foreign import options_of
 from support.lance_world import LanceWorld
-from support.world import rows
+from support.world import World, rows
 
-from airflow_ckpt_provider.sources import Files
+from airflow_ckpt_provider.scan import lance_windows
+from airflow_ckpt_provider.scan.lance import bytes_of
+from airflow_ckpt_provider.sources import Files, IcebergTable, LanceDataset
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.pieces import SaveEvery
 
 __all__ = ["modal", "world"]
 
 SAVED = SaveEvery(rows=30, seconds=None)
+
+
+def ids_in(batches):
+    return [n for batch in batches for n in batch["id"].to_pylist()]
 
 
 class Random(Function):
@@ -100,8 +107,52 @@ def test_rows_from_a_row_on_are_those_that_are_read_without_it(tmp_path, row):
     source = Files(f"{tmp_path}/*.parquet")
     (split,) = source.plan({}).splits
     begin, batches = source.reader({}).read_near(split, None, row)
-    assert [n for batch in batches for n in batch["id"].to_pylist()] == [*range(begin, 160)]
+    assert ids_in(batches) == [*range(begin, 160)]
     assert row - 40 < begin <= row
+
+
+@pytest.mark.parametrize("row", [0, 1, 39, 40, 75, 80, 119, 120, 121, 160])
+def test_rows_of_a_table_from_a_row_on_are_those_that_are_read_without_it(tmp_path, row):
+    """Of three files, two have several row groups."""
+    other = World(tmp_path)
+    other.create_table(properties={"write.parquet.row-group-limit": "40"})
+    for first, count in ((0, 75), (75, 5), (80, 80)):
+        other.table().append(rows(first, count).cast(other.table().schema().as_arrow()))
+    source, options = IcebergTable("shop.orders"), options_of(other)
+    (split,) = source.plan(options).splits
+    reader = source.reader(options)
+    begin, batches = reader.read_near(split, None, row)
+    assert ids_in(batches) == ids_in(reader.read(split, None))[begin:]
+    assert row - 40 < begin <= row
+
+
+def test_files_whose_footers_do_not_tell_are_read_from_their_beginning(tmp_path):
+    other = World(tmp_path)
+    other.create_table()
+    for first in (0, 10):
+        other.table().append(rows(first, 10).cast(other.table().schema().as_arrow()))
+    source, options = IcebergTable("shop.orders", row_filter="id != 3"), options_of(other)
+    (split,) = source.plan(options).splits
+    begin, batches = source.reader(options).read_near(split, None, 12)
+    assert begin == 0
+    assert sorted(ids_in(batches)) == [n for n in range(20) if n != 3]
+
+
+@pytest.mark.parametrize("window", [None, 7])
+@pytest.mark.parametrize("row", [0, 1, 19, 20, 39, 45, 59])
+def test_rows_of_a_dataset_from_a_row_on_are_those_that_are_read_without_it(tmp_path, monkeypatch, row, window):
+    """Fragments with deleted rows, as a whole and in windows."""
+    other = LanceWorld(tmp_path)
+    other.create_dataset(0, 60, max_rows_per_file=20)
+    other.dataset.delete("id % 10 = 3")
+    live = [n for n in range(60) if n % 10 != 3]
+    if window is not None:
+        monkeypatch.setattr(lance_windows, "_WINDOW_BYTES", window * bytes_of(other.dataset.get_fragment(0).metadata) // 20)
+    source = LanceDataset(other.uri)
+    (split,) = source.plan({}).splits
+    begin, batches = source.reader({}).read_near(split, None, row)
+    assert begin == min(row, len(live))
+    assert ids_in(batches) == live[begin:]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
