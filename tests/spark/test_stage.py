@@ -272,7 +272,7 @@ def test_an_error_of_the_users_transform_names_it_and_the_users_own_line(spark, 
     with pytest.raises(StageFailedError) as caught:
         stage.stage()
     line = clean.__code__.co_firstlineno + 5
-    where = rf"\(in split 000003: \S+/3\.parquet\) \(\S*test_stage.py, line {line}, in clean\)"
+    where = rf"\(in split 000003: \S+/3\.parquet \(row group 0\)\) \(\S*test_stage.py, line {line}, in clean\)"
     expected = rf"'orders': ValueError: no price in this batch {where}\nAt least (\d) of 4 splits are"
     found = re.search(expected, str(caught.value))
     assert found, str(caught.value)
