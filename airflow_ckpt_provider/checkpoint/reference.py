@@ -228,6 +228,11 @@ def pointers(value: object) -> tuple[list[str | Reference], bool]:
     return read, True
 
 
+def key_of(pointer: str | Reference) -> str:
+    """The idempotence key of a reference or a bare key."""
+    return pointer if isinstance(pointer, str) else pointer["idempotence_key"]
+
+
 def require_whole(given: Sequence[str | Reference]) -> None:
     """Refuse a list that lacks an instance of a mapped stage: its rows would be left out in silence.
 

@@ -6,6 +6,7 @@ each with its SHA-256.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,10 +16,10 @@ from airflow_ckpt_provider.checkpoint.bounds import (  # msgspec reads the annot
     Generation,  # noqa: TC001
 )
 from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ, Pinned, Plan, RejectedFile, Split, part_of
+from airflow_ckpt_provider.checkpoint.documents import READ, Part, Pinned, Plan, RejectedFile, Split, part_of
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
-from airflow_ckpt_provider.checkpoint.reference import pointers, resolve
+from airflow_ckpt_provider.checkpoint.reference import key_of, pointers, require_whole, resolve
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import CheckpointMissingError, InvalidInputError
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.reference import Reference
 
 
-class RejectedInput(Pinned, frozen=True, kw_only=True, tag="rejected"):
-    """Whose rejected rows a plan reads.
+class RejectedWrite(Part, frozen=True, kw_only=True):
+    """A write whose rejected rows a plan reads.
 
     :param sealed: digest of the seal that names them.
     """
@@ -46,6 +47,12 @@ class RejectedInput(Pinned, frozen=True, kw_only=True, tag="rejected"):
     rows: Count
 
 
+class RejectedInput(Pinned, frozen=True, kw_only=True, tag="rejected"):
+    """Whose rejected rows a plan reads."""
+
+    writes: tuple[RejectedWrite, ...]
+
+
 class Rejected:
     """Rows that a sealed write has left out, because its transform failed at them: their columns as they came in.
 
@@ -54,7 +61,8 @@ class Rejected:
         again = CheckpointedIcebergWriteOperator(
             task_id="stage_rejected", table="shop.orders", source=Rejected(stage.output), transform=Map(corrected, ...))
 
-    :param checkpoint: what the stage has returned, or its idempotence key (templated)
+    :param checkpoint: what the stage has returned, or its idempotence key; a list of those, or the output of a mapped stage, for
+        what all of them have rejected (templated)
     :param with_errors: whether the rows have the columns ``_error``, ``_traceback``, ``_split`` and ``_row`` too: type and message
         of the error, the lines of the user's code that led there, and where the row stood in the input
     :param checkpoint_conn_id: connection of type ``checkpoint``; that of the reference, or the default one for a key, if None
@@ -63,9 +71,17 @@ class Rejected:
 
     template_fields = ("checkpoint",)
 
-    def __init__(self, checkpoint: Reference | str, *, with_errors: bool = False, checkpoint_conn_id: str | None = None) -> None:
-        if not isinstance(checkpoint, str | dict) and not hasattr(checkpoint, "resolve"):
-            raise InvalidInputError(f"Rejected({checkpoint!r}): pass what a stage returns (stage.output), or an idempotence key.")
+    def __init__(
+        self,
+        checkpoint: Reference | str | Sequence[Reference | str],
+        *,
+        with_errors: bool = False,
+        checkpoint_conn_id: str | None = None,
+    ) -> None:
+        if not isinstance(checkpoint, str | dict | list | tuple) and not hasattr(checkpoint, "resolve"):
+            raise InvalidInputError(
+                f"Rejected({checkpoint!r}): pass what a stage returns (stage.output), an idempotence key, or a list of those."
+            )
         self.checkpoint: Any = checkpoint
         self.with_errors = with_errors
         self.checkpoint_conn_id = checkpoint_conn_id
@@ -74,36 +90,39 @@ class Rejected:
         return "Rejected(...)"
 
     @property
-    def pointer(self) -> str | Reference:
+    def pointers(self) -> list[str | Reference]:
         """What was given, once templates are rendered.
 
-        :raises InvalidInputError: if it is no single reference or key.
+        :raises InvalidInputError: if one is neither a reference nor a key, or is there twice, or an instance of a mapped stage is
+            missing.
         """
-        given, several = pointers(self.checkpoint)
-        if several:
-            raise InvalidInputError(
-                "Rejected takes one reference or key: write the rejected rows of each mapped task by themselves."
-            )
-        return given[0]
+        given, _ = pointers(self.checkpoint)
+        times = Counter(map(key_of, given))
+        twice = next((key for key in times if times[key] > 1), None)
+        if twice is not None:
+            raise InvalidInputError(f"Rejected: the key {twice!r} is given twice, and its rows would be read twice. Give it once.")
+        require_whole(given)
+        return given
 
     def store_conn_id(self) -> str:
         """Connection of the store.
 
-        :raises InvalidInputError: if a reference has another one than this was given.
+        :raises InvalidInputError: if a reference has another one than this was given, or than another reference.
         """
-        pointer, given = self.pointer, self.checkpoint_conn_id
-        if isinstance(pointer, str):
-            return given or "checkpoint_default"
-        if given not in {None, pointer["checkpoint_conn_id"]}:
-            raise InvalidInputError(
-                f"Rejected: the reference to the key {pointer['idempotence_key']!r} is of the checkpoint connection "
-                f"{pointer['checkpoint_conn_id']!r}, and checkpoint_conn_id={given!r} is given. Leave it out."
-            )
-        return pointer["checkpoint_conn_id"]
+        references = [pointer for pointer in self.pointers if not isinstance(pointer, str)]
+        given = self.checkpoint_conn_id or (references[0]["checkpoint_conn_id"] if references else "checkpoint_default")
+        for reference in references:
+            if reference["checkpoint_conn_id"] != given:
+                raise InvalidInputError(
+                    f"Rejected: the reference to the key {reference['idempotence_key']!r} is of the checkpoint connection "
+                    f"{reference['checkpoint_conn_id']!r}, and {given!r} is what is read. Leave checkpoint_conn_id out, and "
+                    "read what is in one store at a time."
+                )
+        return given
 
     def opened(self, store: CheckpointStore) -> RejectedSource:
         """The rows, in their store."""
-        return RejectedSource(self.pointer, store, with_errors=self.with_errors)
+        return RejectedSource(self.pointers, store, with_errors=self.with_errors)
 
 
 class RejectedSource:
@@ -112,41 +131,41 @@ class RejectedSource:
     conn_id: str | None = None
     conn_kind = "checkpoint"
 
-    def __init__(self, pointer: str | Reference, store: CheckpointStore, *, with_errors: bool = False) -> None:
-        self._pointer = pointer
+    def __init__(self, given: Sequence[str | Reference], store: CheckpointStore, *, with_errors: bool = False) -> None:
+        self._pointers = list(given)
         self._store = store
         self._with_errors = with_errors
 
     def __repr__(self) -> str:
-        pointer = self._pointer
-        return f"the rows that the key {pointer if isinstance(pointer, str) else pointer['idempotence_key']!r} has rejected"
+        keys = ", ".join(repr(key_of(pointer)) for pointer in self._pointers)
+        return f"the rows rejected under the key{'s' * (len(self._pointers) > 1)} {keys}"
 
     def describe(self) -> JsonObject:
         """Whose rejected rows are read."""
-        pointer = self._pointer
-        facts: JsonObject = {"rejected": pointer if isinstance(pointer, str) else pointer["idempotence_key"]}
-        if not isinstance(pointer, str):
-            facts |= {"generation": pointer["generation"], "sealed": pointer["sealed"]}
+        facts: JsonObject = {
+            "rejected": [
+                pointer
+                if isinstance(pointer, str)
+                else {"key": pointer["idempotence_key"], "generation": pointer["generation"], "sealed": pointer["sealed"]}
+                for pointer in self._pointers
+            ]
+        }
         if self._with_errors:
             facts["with_errors"] = True
         return facts
 
     def plan(self, options: Mapping[str, str]) -> Plan:
-        """The files that the seal names, as splits."""
-        write = self._write()
-        header, files = write.header, write.seal.rejected
-        splits = pack(((file, file.bytes) for file in files), DEFAULT_SPLIT_BYTES, f"What the key {header.key!r} has rejected")
-        pinned = RejectedInput(
-            key=header.key, generation=header.generation, sealed=write.seal.digest, rows=write.seal.rejected_rows
-        )
-        return Plan(
-            created_at=now(),
-            source=pinned.to_json(),
-            splits=tuple(
-                Split(id=f"{number:06d}", bytes=size, read=_read(header.key, header.generation, of_split))
-                for number, (of_split, size) in enumerate(splits)
-            ),
-        )
+        """The files that the seals name, as splits."""
+        writes, splits = list[RejectedWrite](), list[Split]()
+        for pointer in self._pointers:
+            write = self._write(pointer)
+            header, seal = write.header, write.seal
+            writes.append(RejectedWrite(key=header.key, generation=header.generation, sealed=seal.digest, rows=seal.rejected_rows))
+            files = ((file, file.bytes) for file in seal.rejected)
+            for of_split, size in pack(files, DEFAULT_SPLIT_BYTES, f"What the key {header.key!r} has rejected"):
+                read = _read(header.key, header.generation, of_split)
+                splits.append(Split(id=f"{len(splits):06d}", bytes=size, read=read))
+        return Plan(created_at=now(), source=RejectedInput(writes=tuple(writes)).to_json(), splits=tuple(splits))
 
     def verify(self, splits: Sequence[Split], options: Mapping[str, str]) -> None:
         """Check that the files of these splits are there.
@@ -158,13 +177,15 @@ class RejectedSource:
             require_there(self._store, paths, files)
 
     def require_once(self, plan: Plan, options: Mapping[str, str]) -> None:
-        """Refuse a plan that does not read each file that the seal names once, and no other; see ``AccountingSource``."""
-        write = self._write(part_of(plan.source, RejectedInput, "source of a plan").sealed)
-        header = write.header
-        own = CheckpointPaths(write.checkpoint.key.hash, header.generation)
-        named = {_name(own, file) for file in write.seal.rejected}
+        """Refuse a plan that does not read each file that the seals name once, and no other; see ``AccountingSource``."""
+        pinned = {write.key: write.sealed for write in plan.source_as(RejectedInput).writes}
+        named = set[str]()
+        for pointer in self._pointers:
+            write = self._write(pointer, pinned.get(key_of(pointer)))
+            paths = CheckpointPaths(write.checkpoint.key.hash, write.header.generation)
+            named |= {_name(paths, file) for file in write.seal.rejected}
         reads = [_name(*pair) for split in plan.splits if split.task == READ for pair in _pairs(split)]
-        require_each_once([*reads, *(name for name in reads if name not in named)], f"what {header.key!r} has rejected", named)
+        require_each_once([*reads, *(name for name in reads if name not in named)], repr(self), named)
 
     def schema(self, plan: Plan, options: Mapping[str, str]) -> pa.Schema | None:
         """Columns of the first rows; None if there are none."""
@@ -178,13 +199,13 @@ class RejectedSource:
         # Without the keys that sign: the SHA-256 of each file is in the plan, which is signed.
         return RejectedReader(CheckpointStore(self._store.location), with_errors=self._with_errors)
 
-    def _write(self, sealed: str | None = None) -> SealedWrite:
-        """The write that has rejected the rows.
+    def _write(self, pointer: str | Reference, sealed: str | None = None) -> SealedWrite:
+        """A write that has rejected rows.
 
         :param sealed: digest of the seal that was pinned.
         :raises BindingMismatchError: if the store has another seal than a reference vouches for (I15).
         """
-        pointer, store = self._pointer, self._store
+        store = self._store
         checkpoint = resolve(store, pointer)
         if checkpoint is None:
             raise CheckpointMissingError(

@@ -20,7 +20,7 @@ from airflow_ckpt_provider.exceptions import (
     NotSealedError,
     TooManyErrorsError,
 )
-from airflow_ckpt_provider.sources import Rejected
+from airflow_ckpt_provider.sources import Files, Rejected
 from airflow_ckpt_provider.write.cleanup import clean
 
 BAD = {3, 4, 40, 99, 120}
@@ -146,15 +146,30 @@ def test_a_write_that_is_not_sealed_or_given_up_has_rejected_nothing_yet(world):
         world.stage(reads(world, told(attempt), Function()))
 
 
-def test_a_list_of_references_is_refused(world):
+def test_what_several_writes_have_rejected_is_read_once_each_in_splits_of_their_own(world):
+    pointers = []
+    for number, part in enumerate((range(100), range(100, 150))):
+        attempt, pointer = skipped(world, key=f"orders/{number}", source=Files(f"{world.input}/{number}.parquet"))
+        world.commit(attempt)
+        pointers.append(pointer if number else attempt.checkpoint.key.value)
+        assert pointer["rejected"] == len(BAD & {*part})
+    again = world.stage(reads(world, pointers, function := Function()))
+    world.commit(again)
+    assert sorted(function.seen) == sorted(BAD)
+    assert again.checkpoint.sealed().splits == 2
+    assert right(world, range(150))
+
+
+def test_a_key_that_is_given_twice_and_a_mapped_stage_that_is_not_whole_are_refused(world):
     _, pointer = skipped(world)
+    with pytest.raises(InvalidInputError, match="'orders' is given twice"):
+        Rejected([pointer, "orders"]).opened(world.store)
+    with pytest.raises(InvalidInputError, match="returned no reference for 1 of its 2 instances"):
+        Rejected([pointer | {"map_index": 1}]).opened(world.store)
     with pytest.raises(InvalidInputError, match=r"pass what a stage returns \(stage\.output\)"):
-        Rejected([pointer])
-    # As the output of a mapped stage renders.
-    source = Rejected(pointer)
-    source.checkpoint = [pointer]
-    with pytest.raises(InvalidInputError, match="takes one reference or key"):
-        source.opened(world.store)
+        Rejected(None)
+    with pytest.raises(InvalidInputError, match="read what is in one store at a time"):
+        Rejected([pointer, pointer | {"idempotence_key": "other", "checkpoint_conn_id": "elsewhere"}]).store_conn_id()
 
 
 def cleaned(world, **how):

@@ -16,7 +16,7 @@ from airflow_ckpt_provider.sources.dataframe import Buckets, Partitions
 from airflow_ckpt_provider.sources.files.source import ListedFiles
 from airflow_ckpt_provider.sources.grouped import GroupedInput
 from airflow_ckpt_provider.sources.lance import PinnedVersion
-from airflow_ckpt_provider.sources.rejected.source import RejectedInput
+from airflow_ckpt_provider.sources.rejected.source import RejectedInput, RejectedWrite
 from airflow_ckpt_provider.sources.saved import SavedBy, plan_of
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -42,7 +42,9 @@ PINNED = {
         buckets=16, source=LISTED.to_json(),
         splits=(Split(id="000000", bytes=4096, read={"slices": [[["orders/1.parquet", 4096, '"etag"'], None, None]]}),),
     ),
-    "rejected.json": RejectedInput(key="shop/orders", generation=1, sealed="5e" * 32, rows=17),
+    "rejected.json": RejectedInput(
+        writes=(RejectedWrite(key="shop/orders", generation=1, sealed="5e" * 32, rows=17),)
+    ),
     "saved.json": SavedBy(execution="0f1e2d3c4b5a"),
 }  # fmt: skip
 
