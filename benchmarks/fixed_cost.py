@@ -24,7 +24,7 @@ from benchmarks.report import Line, spread
 from benchmarks.stage import MASTER, Place, place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 NOTE = (
     f"(r) One row, appended and committed, beside a session with Spark's defaults that runs `mapInArrow` over one row, both on "
@@ -99,8 +99,12 @@ def trivial() -> dict[str, Any]:
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.master(MASTER).appName("one row").getOrCreate()
-    rows = spark.range(1).mapInArrow(iter, "id long").collect()
+    rows = spark.range(1).mapInArrow(_same, "id long").collect()
     spark.stop()
     if len(rows) != 1:
         raise RuntimeError("There must be one row.")
     return {"cpu": cpu_seconds()}
+
+
+def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return batches
