@@ -8,10 +8,11 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, totals_of
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import Compact, contents_of
 from airflow_ckpt_provider.checkpoint.rejected import left_out
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.checkpoint.sealing import totals_of
 from airflow_ckpt_provider.exceptions import BindingMismatchError, CheckpointMissingError, CorruptObjectError, NotSealedError
 
 if TYPE_CHECKING:

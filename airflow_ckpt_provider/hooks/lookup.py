@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import Connections
+from airflow_ckpt_provider.checkpoint.group import bound_group
 from airflow_ckpt_provider.checkpoint.layout import rows_folder
 from airflow_ckpt_provider.checkpoint.reference import require_same_table, resolve
 from airflow_ckpt_provider.checkpoint.restart import is_program
+from airflow_ckpt_provider.checkpoint.state import State, state_of
 from airflow_ckpt_provider.exceptions import BindingMismatchError, InvalidInputError
 from airflow_ckpt_provider.hooks.catalog import DEFAULT_CONN_ID
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
@@ -183,10 +185,10 @@ def reached(pointer: str | Reference, until: State, connections: OwnConnections)
         # Only once, before whatever waits goes on: the record alone proves nothing (I15).
         groups.verify(checkpoint, recorded, target_of(checkpoint, pointer, connections))
         return True
-    state = checkpoint.state()
+    state = state_of(checkpoint)
     if state is until:
         return True
-    if checkpoint.group() is not None and groups.landed(checkpoint, target_of(checkpoint, pointer, connections)) is not None:
+    if bound_group(checkpoint) is not None and groups.landed(checkpoint, target_of(checkpoint, pointer, connections)) is not None:
         return True
     if state is State.DISCARDED and not isinstance(pointer, str):
         checkpoint.require_live()

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk import BaseOperator, XComArg
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.documents import Connections
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.reference import reference
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.checkpoint.staged_write import sealed_of
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.exceptions import EmptyInputError, InvalidInputError
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
 from airflow_ckpt_provider.hooks.errors import airflow_errors

@@ -11,10 +11,10 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.reference import pointers, reference, require_whole, resolve
 from airflow_ckpt_provider.checkpoint.staged_write import sealed_of
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.exceptions import BindingMismatchError, CheckpointMissingError, InvalidInputError
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
 from airflow_ckpt_provider.sources.transform import Transform

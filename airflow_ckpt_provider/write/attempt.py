@@ -7,17 +7,20 @@ missing splits run (I8).
 from __future__ import annotations
 
 import os
+import socket
 import time
 import uuid
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State, now, this_host
+from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Attempt, part_of
 from airflow_ckpt_provider.checkpoint.pieces import pieces_of
 from airflow_ckpt_provider.checkpoint.rejected import with_their_splits
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.checkpoint.sealing import put_seal
 from airflow_ckpt_provider.checkpoint.staged_write import StagedWrite
+from airflow_ckpt_provider.checkpoint.state import State, state_of
 from airflow_ckpt_provider.exceptions import CorruptObjectError, SchemaMismatchError
 from airflow_ckpt_provider.sources.protocol import AccountingSource, ListableSource, LookingSource, ReplanningSource, SharedSource
 from airflow_ckpt_provider.tables.format import mode_type
@@ -173,7 +176,7 @@ class WriteAttempt:
     @property
     def state(self) -> State:
         """How far the checkpoint is, the table's history included."""
-        return State.COMMITTED if self.commit is not None else self.checkpoint.state()
+        return State.COMMITTED if self.commit is not None else state_of(self.checkpoint)
 
     def verify_commit(self) -> None:
         """Check that the commit that was found is still in the table's history."""
@@ -455,9 +458,9 @@ class WriteAttempt:
 
     def _sealed(self) -> Seal:
         checkpoint, write = self.checkpoint, self._write
-        sealed, again = checkpoint.newest_seal(), self._whole is False
+        sealed, lost_files = checkpoint.newest_seal(), self._whole is False
         if sealed is not None and (
-            not (sealed.provisional or again) or sealed.round >= len(write.plans) or self._landed_meanwhile()
+            not (sealed.provisional or lost_files) or sealed.round >= len(write.plans) or self._landed_meanwhile()
         ):
             return sealed
         checkpoint.require_complete(write.plan)
@@ -470,8 +473,8 @@ class WriteAttempt:
         stem = checkpoint.paths.file_stem("merged", f"{self._id}.0")
         merged = storage.merged_manifests(write, manifests, stem)
         provisional = self._mode.provisional
-        return checkpoint.seal(
-            records, merged, plan=write.plan, number=len(write.plans), provisional=provisional, again=again,
+        return put_seal(
+            checkpoint, records, merged, plan=write.plan, number=len(write.plans), provisional=provisional, lost_files=lost_files,
             rejected=self.rejections.left_out(),
         )  # fmt: skip
 
@@ -503,7 +506,7 @@ class WriteAttempt:
                 started_at=now(),
                 origin=self._request.origin,
                 try_number=try_number,
-                host=this_host(),
+                host=socket.gethostname(),
                 pid=os.getpid(),
                 engine=engine,
             )

@@ -19,8 +19,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
+from airflow_ckpt_provider.checkpoint.state import State, state_of
 from airflow_ckpt_provider.exceptions import BindingMismatchError, HistoryExpiredError, RolledBackError, TableMissingError
 from airflow_ckpt_provider.sources.rejected.file import in_store, remove
 from airflow_ckpt_provider.tables.format import mode_type
@@ -96,7 +97,7 @@ def clean(
             else:
                 yield free(checkpoint, target_of(checkpoint), listings, not_begun, discard=discard)
         except (TableMissingError, RolledBackError, HistoryExpiredError, BindingMismatchError) as error:
-            yield Cleaned(generation, checkpoint.state(), left=str(error))
+            yield Cleaned(generation, state_of(checkpoint), left=str(error))
 
 
 def free(checkpoint: Checkpoint, table: Table, listings: Listings, not_begun: NotBegun, *, discard: bool = False) -> Cleaned:
@@ -106,7 +107,7 @@ def free(checkpoint: Checkpoint, table: Table, listings: Listings, not_begun: No
     :param discard: whether rows that no task has begun to read are given up, too.
     """
     left = give_up_read(checkpoint, not_begun, discard=discard)
-    generation, state = checkpoint.header.generation, checkpoint.state()
+    generation, state = checkpoint.header.generation, state_of(checkpoint)
     if left:
         return Cleaned(generation, state, left=left)
     files = table.orphans(StagedWrite(checkpoint), None, listings.of(table, checkpoint.header.table))
@@ -122,7 +123,7 @@ def _cleaned(checkpoint: Checkpoint, table: Table, known: set[Trace], listings: 
         return Cleaned(checkpoint.header.generation, State.COMMITTED)
     if commit is None and discard and (barred or group_of(checkpoint) is None):
         checkpoint.discard("it was cleaned up unfinished")
-    state = State.COMMITTED if commit is not None else checkpoint.state()
+    state = State.COMMITTED if commit is not None else state_of(checkpoint)
     if barred:
         left = "" if checkpoint.discarded() is not None else f"it is not given up, though it cannot be committed any more: {barred}"
     else:

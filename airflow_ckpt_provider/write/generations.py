@@ -10,6 +10,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
 from airflow_ckpt_provider.checkpoint.codes import accept, differs_in_code_only
 from airflow_ckpt_provider.checkpoint.documents import Header, code_of, fingerprint
+from airflow_ckpt_provider.checkpoint.group import bound_group
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 from airflow_ckpt_provider.exceptions import BindingMismatchError, RestartRefusedError
@@ -92,7 +93,7 @@ class Generations:
             latest.require_binding(wanted)
         self._table.require_creation(latest.header.table, request.parameters)
         again = self._looks_again(latest)
-        if not again and latest.header.table.creation is not None and latest.group() is None:
+        if not again and latest.header.table.creation is not None and bound_group(latest) is None:
             look_at(self._table, latest.header.table, lambda _: None)
         return self._create_after(latest) if again else latest
 
@@ -139,7 +140,7 @@ class Generations:
         if commit is None:
             if not self._is_empty(latest) or self._is_sibling(latest):
                 return False
-            if latest.group() is not None:
+            if bound_group(latest) is not None:
                 if not groups.settle_nothing(latest, self._table):
                     return False
                 commit = latest.committed()
@@ -289,7 +290,7 @@ class Generations:
             )
         same_table = self._same_table(checkpoint)
         recorded = checkpoint.committed() if not same_table else self._landed(checkpoint)
-        if recorded is None and not same_table and checkpoint.group() is not None:
+        if recorded is None and not same_table and bound_group(checkpoint) is not None:
             raise RestartRefusedError(
                 f"A commit of the key {checkpoint.key.value!r} to {checkpoint.header.table.identifier} was begun. Run its commit "
                 "task first, or use another idempotence key for the other table."
@@ -316,7 +317,7 @@ class Generations:
 
         One in this table is looked for again when the newer generation is committed; one in another table is not.
         """
-        if checkpoint.group() is None or self._same_table(checkpoint):
+        if bound_group(checkpoint) is None or self._same_table(checkpoint):
             return
         raise RestartRefusedError(
             f"A commit of the key {checkpoint.key.value!r} to {checkpoint.header.table.identifier} was under way while it was "

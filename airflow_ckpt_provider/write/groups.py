@@ -16,6 +16,7 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
 from airflow_ckpt_provider.checkpoint.documents import Commit, Group, Member
+from airflow_ckpt_provider.checkpoint.group import bind, list_members
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, sealed_of
 from airflow_ckpt_provider.exceptions import (
@@ -274,8 +275,8 @@ def _settle(
         writes = store.each(lambda one: known[one.member] if one.member in known else SealedWrite(one), members)
     else:
         require_one_way(named.checkpoint, [write.checkpoint for write in writes])
-        named.checkpoint.list_members(group)
-    found = store.each(lambda write: write.checkpoint.bind(group), writes)
+        list_members(named.checkpoint, group)
+    found = store.each(lambda write: bind(write.checkpoint, group), writes)
     # The first to bind it fixed the horizon: nobody can have committed the group before that.
     horizons = [one.horizon for one in found if one.id == group.id]
     begun_here = all(one is group for one in found)

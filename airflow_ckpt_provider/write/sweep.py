@@ -22,12 +22,13 @@ import fnmatch
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import Header
 from airflow_ckpt_provider.checkpoint.inventory import Inventory
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, in_order_of_removal, place_of
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
+from airflow_ckpt_provider.checkpoint.state import State, state_of
 from airflow_ckpt_provider.checkpoint.store import ObjectGoneError, StoreError
 from airflow_ckpt_provider.exceptions import (
     BindingMismatchError,
@@ -169,7 +170,7 @@ class Sweep:
             name = checkpoint.key.value
             if not fnmatch.fnmatchcase(name, self._keys) and name != self._keys:
                 return None
-            state = checkpoint.state()
+            state = state_of(checkpoint)
             # Somebody may have gone on with it, or committed it, since the store was listed.
             listed = self._listed(checkpoint, before)
             if listed is None:
@@ -302,7 +303,7 @@ class Sweep:
         if not self._dry_run or was_discarded:
             left = "" if barred and checkpoint.discarded() is not None else unfinished(checkpoint, discard=discard)
             if left:
-                return _kept(checkpoint, checkpoint.state(), left)
+                return _kept(checkpoint, state_of(checkpoint), left)
         files = self._orphans(StagedWrite(checkpoint), table, None)
         if not self._dry_run:
             self._remove(table, checkpoint, files)
@@ -327,10 +328,10 @@ class Sweep:
         table = self._target_of(checkpoint)
         left = self._given_up_rows(checkpoint, state, before)
         if left:
-            return _kept(checkpoint, checkpoint.state(), left)
+            return _kept(checkpoint, state_of(checkpoint), left)
         files = self._orphans(StagedWrite(checkpoint), table, None)
         if not self._dry_run:
-            if sealed is not None and checkpoint.state() is State.FREED:
+            if sealed is not None and state_of(checkpoint) is State.FREED:
                 checkpoint.compact(sealed)
             self._remove(table, checkpoint, files)
         if state is not State.DISCARDED:

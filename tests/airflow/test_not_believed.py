@@ -13,11 +13,13 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from support.forging import PlantedIO, forge, forge_group, forge_header, forge_plan
 from support.world import World
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State, now
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
 from airflow_ckpt_provider.checkpoint.documents import Commit, Connections, Member, contents_of
+from airflow_ckpt_provider.checkpoint.group import bind, bound_group, list_members
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
 from airflow_ckpt_provider.checkpoint.reference import reference
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.exceptions import BindingMismatchError, CorruptObjectError
 from airflow_ckpt_provider.hooks.catalog import iceberg_catalog
 from airflow_ckpt_provider.operators.cleanup import CheckpointCleanupOperator
@@ -431,7 +433,7 @@ def test_a_group_of_another_table_or_mode_is_not_landed_with_the_named_checkpoin
         forge_group(mine, mine.member, victim.member)
         with pytest.raises(BindingMismatchError, match=f"begun together with the key '{victim.key}'"):
             groups.commit([mine], world.target())
-        assert victim.group() is None
+        assert bound_group(victim) is None
     assert world.ids() == []
 
 
@@ -445,12 +447,12 @@ def test_a_group_of_the_store_lands_no_checkpoint_that_the_task_was_not_told_to_
         forge_group(mine, *members)
     else:
         group = groups.Group(id=groups.group_id_of(members), members=tuple(members), stream="s", bound_at=now(), horizon=0)
-        mine.list_members(group)
-        mine.bind(group)
+        list_members(mine, group)
+        bind(mine, group)
     for given in (pointer, "orders"):
         with pytest.raises(AirflowException, match=r"key 'orders' to .* begun together with 'theirs', and this task was not told"):
             TAKERS["commit"](given, table="shop.orders")
-    assert (theirs.group(), theirs.committed(), world.ids()) == (None, None, [])
+    assert (bound_group(theirs), theirs.committed(), world.ids()) == (None, None, [])
     TAKERS["commit"]([pointer, their_pointer])
     assert world.ids() == sorted([*range(20), *range(20)])
 
@@ -482,7 +484,7 @@ def test_a_group_that_a_checkpoint_is_no_member_of_is_not_landed_in_its_name(wor
     forge_group(mine, theirs.member)
     with pytest.raises(CorruptObjectError, match="a commit that it is no part of"):
         groups.commit([mine], world.target())
-    assert (theirs.group(), world.ids()) == (None, [])
+    assert (bound_group(theirs), world.ids()) == (None, [])
 
 
 def test_a_commit_that_landed_for_others_is_not_taken_for_ones_own(world):

@@ -44,6 +44,7 @@ from pyiceberg.types import (
 from support.standalone import connect_server
 from support.world import World, rows
 
+from airflow_ckpt_provider.checkpoint.group import bound_group
 from airflow_ckpt_provider.exceptions import (
     CheckFailedError,
     DiscardedError,
@@ -201,7 +202,7 @@ def test_a_failed_check_leaves_table_and_files_and_the_commit_needs_nothing_writ
     with pytest.raises(CheckFailedError):
         look(world, "SELECT count(*) = 0 FROM staged", session=lambda: spark, attempts=[attempt])
     assert world.table().snapshots() == []
-    assert attempt.checkpoint.group() is None
+    assert bound_group(attempt.checkpoint) is None
     assert data_files(world) == before
     look(world, "SELECT count(*) = 400 FROM staged", session=lambda: spark, attempts=[attempt])
     world.commit(attempt)

@@ -10,6 +10,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
 from airflow_ckpt_provider.checkpoint.documents import Group, Member, Plan, Split, Staged
+from airflow_ckpt_provider.checkpoint.sealing import put_seal
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.tables.state import GroupCommit
@@ -82,14 +83,14 @@ def sealed_of(target: Target, written: list[Written], mode: str = "append") -> S
                 manifest=one.manifest,
             )
         )
-    checkpoint.seal(checkpoint.staged([f"{n}" for n in range(len(written))]))
+    put_seal(checkpoint, checkpoint.staged([f"{n}" for n in range(len(written))]))
     return SealedWrite(checkpoint)
 
 
 def seal(checkpoint: Checkpoint, plan: Plan, number: int = 1) -> Seal:
     """Seal what is staged of a plan."""
     checkpoint.require_complete(plan)
-    return checkpoint.seal(checkpoint.staged([split.id for split in plan.splits]), plan=plan, number=number)
+    return put_seal(checkpoint, checkpoint.staged([split.id for split in plan.splits]), plan=plan, number=number)
 
 
 def require_files(writes: list[SealedWrite], target: Target) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.layout import rows_folder
 from airflow_ckpt_provider.checkpoint.reference import reference
+from airflow_ckpt_provider.checkpoint.state import State, state_of
 from airflow_ckpt_provider.sources import Staged
 from airflow_ckpt_provider.tables.staged.format import RowsTarget
 from airflow_ckpt_provider.write.attempt import WriteAttempt
@@ -38,7 +38,7 @@ def for_next(
 def output(attempt: WriteAttempt) -> Reference:
     """What the task returns."""
     checkpoint = attempt.checkpoint
-    return reference(checkpoint, checkpoint.sealed(), checkpoint.state(), recovered=0, written=0)
+    return reference(checkpoint, checkpoint.sealed(), state_of(checkpoint), recovered=0, written=0)
 
 
 def read(world: World, *attempts: WriteAttempt, **settings: Any) -> Source:

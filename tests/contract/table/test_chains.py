@@ -15,10 +15,11 @@ from support.chains import output, read
 from support.forging import forge
 from support.world import rows
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import Connections, Member
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.readers import read_by, readers_of
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import (
     BindingMismatchError,

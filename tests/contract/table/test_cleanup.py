@@ -25,7 +25,9 @@ from contract.table.both import (
 from support.columns import add_columns, computed
 from support.forging import forge, forge_staged
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.group import bind
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import DiscardedError
 from airflow_ckpt_provider.write import groups
@@ -205,7 +207,7 @@ def test_nothing_goes_while_a_commit_of_it_may_be_under_way(world):
     members, stream = (checkpoint.member,), checkpoint.header.stream
     horizon = world.target().state(checkpoint.header.table).horizon
     id_ = groups.group_id_of(members)
-    checkpoint.bind(groups.Group(id=id_, members=members, stream=stream, bound_at=groups.now(), horizon=horizon))
+    bind(checkpoint, groups.Group(id=id_, members=members, stream=stream, bound_at=groups.now(), horizon=horizon))
     before = on_disk(world)
     for how, said in (({"discard_unfinished": True}, "run its commit task again"), ({}, "it is not finished")):
         (one,) = cleaned(world, **how)

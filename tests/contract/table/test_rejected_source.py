@@ -8,9 +8,10 @@ from contract.table.both import BEFORE, HALF, Iceberg, Lance
 from support.failing import Function, asked, put, rejected_files, right
 from support.forging import forge, forge_plan
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.reference import reference
 from airflow_ckpt_provider.checkpoint.signing import ConnectionKeys
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import (
     BindingMismatchError,

@@ -12,7 +12,8 @@ import pytest
 from support.request_counts import counted
 from support.world import World, rows
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.state import State, state_of
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import InputChangedError
 from airflow_ckpt_provider.sources import Files
@@ -89,7 +90,7 @@ def test_opening_a_key_lists_its_generations_and_not_what_they_hold(world, split
     assert requests["list"] == (1 if world.store.location.is_local else 0)
     assert requests["get"] == 1
     with counted() as requests:
-        assert latest.state() is State.SEALED
+        assert state_of(latest) is State.SEALED
     assert requests.total() == 3
 
 

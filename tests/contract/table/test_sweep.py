@@ -29,12 +29,14 @@ from support.forging import forge
 from support.request_counts import counted
 from support.world import rows
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import Compact
+from airflow_ckpt_provider.checkpoint.group import bind
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.layout import place_of
 from airflow_ckpt_provider.checkpoint.reference import reference
 from airflow_ckpt_provider.checkpoint.signing import ConnectionKeys
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import (
     CorruptObjectError,
@@ -46,6 +48,7 @@ from airflow_ckpt_provider.exceptions import (
 from airflow_ckpt_provider.sources import Files, Rejected
 from airflow_ckpt_provider.transforms import Map
 from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import sweep as sweeps
 from airflow_ckpt_provider.write.cleanup import clean
 from airflow_ckpt_provider.write.rejecting import OnError
 from airflow_ckpt_provider.write.sweep import Sweep
@@ -175,7 +178,7 @@ def test_a_write_that_is_committed_or_begun_anew_while_the_sweep_runs_is_young_a
     for key in ("a", "b"):
         world.stage(world.request(key))
     grow_old(world)
-    state = Checkpoint.state
+    state = sweeps.state_of
 
     def goes_on(checkpoint):
         monkeypatch.undo()
@@ -184,7 +187,7 @@ def test_a_write_that_is_committed_or_begun_anew_while_the_sweep_runs_is_young_a
         world.stage(world.request("b", restart_token="now"))
         return state(checkpoint)
 
-    monkeypatch.setattr(Checkpoint, "state", goes_on)
+    monkeypatch.setattr(sweeps, "state_of", goes_on)
     assert swept(world, abandoned="discard") == {}
     assert Checkpoint.at(world.store, IdempotenceKey("a"), 1).newest_seal() is not None
     assert Checkpoint.at(world.store, IdempotenceKey("b"), 1).newest_seal() is not None
@@ -237,7 +240,7 @@ def test_a_write_whose_commit_was_begun_stays_however_old_it_is(world):
     members, stream = (checkpoint.member,), checkpoint.header.stream
     horizon = world.target().state(checkpoint.header.table).horizon
     id_ = groups.group_id_of(members)
-    checkpoint.bind(groups.Group(id=id_, members=members, stream=stream, bound_at=groups.now(), horizon=horizon))
+    bind(checkpoint, groups.Group(id=id_, members=members, stream=stream, bound_at=groups.now(), horizon=horizon))
     grow_old(world)
     files = on_disk(world)
     for how in ({}, {"abandoned": "discard"}):
@@ -516,7 +519,7 @@ def test_a_compact_record_of_a_commit_that_changed_nothing_is_not_believed(world
     checkpoint, seal = attempt.checkpoint, attempt.checkpoint.sealed()
     members = (checkpoint.member,)
     id_ = groups.group_id_of(members)
-    checkpoint.bind(groups.Group(id=id_, members=members, stream=checkpoint.header.stream, bound_at=groups.now(), horizon=0))
+    bind(checkpoint, groups.Group(id=id_, members=members, stream=checkpoint.header.stream, bound_at=groups.now(), horizon=0))
     checkpoint.compact(seal)
     forge(world.store, checkpoint.paths.compact, checkpoint.compacted(), rows=0)
     checkpoint.record(groups.Commit(group=id_, snapshot_id=None, committed_at=groups.now(), rows=0))

@@ -10,7 +10,7 @@ from contract.table.test_chains import content, doubled, files_of, for_next, tar
 from contract.table.test_sweep import DAYS, grow_old
 from support.chains import output, read
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.write.cleanup import clean
 from airflow_ckpt_provider.write.sweep import Sweep
 

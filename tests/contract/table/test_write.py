@@ -38,8 +38,8 @@ from protocol.crash import maintenance
 from protocol.crash.exactly_once import Midway, assert_only_missing_splits_were_written
 from support.world import ORIGIN, SCHEMA, rows
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.reference import reference
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.exceptions import (
     BindingMismatchError,
     CheckFailedError,

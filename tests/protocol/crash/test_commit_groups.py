@@ -11,7 +11,8 @@ from protocol.crash.maintenance import expire_all_but_the_head, foreign_append, 
 from protocol.crash.points import Points
 from support.world import World
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
+from airflow_ckpt_provider.checkpoint.group import bound_group
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.exceptions import CommitUnderWayError, DiscardedError, NotSealedError, StagedFileMissingError
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.write import groups
@@ -159,7 +160,7 @@ def test_a_group_with_an_unsealed_member_commits_nothing_and_binds_nobody(world)
     sealed = world.attempt(request_of(world, "a")).checkpoint
     with pytest.raises(NotSealedError, match="'d' is not sealed"):
         groups.commit([sealed, half.checkpoint], world.target())
-    assert sealed.group() is None
+    assert bound_group(sealed) is None
     assert own_snapshots(world) == []
 
 

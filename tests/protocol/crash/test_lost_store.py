@@ -10,7 +10,7 @@ from protocol.crash.maintenance import expire_all_but_the_head, foreign_append, 
 from support.lance_world import LanceWorld
 from support.world import World
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import BindingMismatchError, DiscardedError, HistoryExpiredError
 from airflow_ckpt_provider.sources import Files

@@ -7,7 +7,7 @@ from protocol.crash.exactly_once import assert_exactly_once, own_snapshots
 from protocol.crash.faulty_catalog import FaultyCatalog
 from support.world import World
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.exceptions import CommitRefusedError, OutcomeUnknownError
 from airflow_ckpt_provider.write import commit_loop, groups
 

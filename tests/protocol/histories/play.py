@@ -25,6 +25,7 @@ from support.world import ORIGIN, World
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import Header
+from airflow_ckpt_provider.checkpoint.group import bound_group
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.exceptions import CheckpointError, CommitRefusedError, InputChangedError, OutcomeUnknownError
 from airflow_ckpt_provider.sources import Files, IcebergTable
@@ -141,7 +142,7 @@ class Play:
 
     def bound_to(self, group_id: str) -> list[tuple[Write, Generation]]:
         everyone = ((write, one) for write in self.writes for one in write.generations.values())
-        return [(w, one) for w, one in everyone if (group := self.checkpoint(w, one).group()) and group.id == group_id]
+        return [(w, one) for w, one in everyone if (group := bound_group(self.checkpoint(w, one))) and group.id == group_id]
 
     def is_empty(self, write: Write, one: Generation) -> bool:
         """Whether the newest seal adds nothing, removes nothing, and has read nothing."""

@@ -17,6 +17,7 @@ from support.lance_racers import START, SWAP, Racers
 from support.lance_world import LanceWorld, expected
 from support.world import rows
 
+from airflow_ckpt_provider.checkpoint.group import bound_group
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.write import groups
 
@@ -173,7 +174,7 @@ def test_eight_processes_that_commit_one_key_land_one_version_and_all_report_it(
         checkpoint, ids = write.prepare(world)
         before = len(world.versions())
         found = [one for (one,) in racers.race(world, [{"do": "land", "keys": [member(checkpoint)]}] * RACERS, gate)]
-        carriers = [version for version in world.versions() if version.group == checkpoint.group().id]
+        carriers = [version for version in world.versions() if version.group == bound_group(checkpoint).id]
         assert [version.number for version in carriers] == [before + 1], f"{len(carriers)} versions carry the key"
         assert {version for version, _ in found} == {before + 1}
         assert [landed_now for _, landed_now in found].count(True) == 1

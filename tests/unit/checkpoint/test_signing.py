@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from support.samples import HEADER, KEY, SAMPLES
 from support.world import World, ids_of, rows
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import Header, from_json, to_json
 from airflow_ckpt_provider.checkpoint.signing import ConnectionKeys
+from airflow_ckpt_provider.checkpoint.state import State, state_of
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import CorruptObjectError, InvalidInputError, SignatureError
 from airflow_ckpt_provider.write.cleanup import clean
@@ -173,7 +174,7 @@ def test_a_planted_object_does_not_change_how_far_a_write_is(world, document):
     name = name() if callable(name) else name
     plant(world.store, name, to_json(name, SAMPLES[f"{document}.json"]))
     with pytest.raises(SignatureError, match=name):
-        checkpoint.state()
+        state_of(checkpoint)
     with pytest.raises(SignatureError, match=name):
         world.commit(world.stage())
     assert world.ids() == []

@@ -10,6 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from support.lance_world import LanceWorld
 from support.world import World
 
+from airflow_ckpt_provider.checkpoint.group import bound_group
 from airflow_ckpt_provider.exceptions import StagedFileMissingError
 from airflow_ckpt_provider.write import groups, staged_files
 
@@ -83,7 +84,7 @@ def test_a_commit_that_was_begun_and_killed_looks_again(world):
     for _ in range(2):
         with pytest.raises(StagedFileMissingError):
             world.commit(attempt)
-    assert attempt.checkpoint.group() is not None
+    assert bound_group(attempt.checkpoint) is not None
     lost.write_bytes(kept)
     world.commit(attempt)
     assert world.ids() == list(range(40))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.lance_world import LanceWorld
 
+from airflow_ckpt_provider.checkpoint.group import bound_group
 from airflow_ckpt_provider.write import groups
 
 
@@ -27,7 +28,7 @@ def test_a_compaction_that_takes_an_index_along_hides_no_commit(tmp_path, when):
     ids = world.ids()
     assert len(ids) == len(set(ids))
     # Nothing but the versions is asked here.
-    group, headers = attempt.checkpoint.group(), [attempt.checkpoint.header]
+    group, headers = bound_group(attempt.checkpoint), [attempt.checkpoint.header]
     assert world.target().state(headers[0].table).find(group, headers) is not None
     groups.verify(attempt.checkpoint, attempt.checkpoint.committed(), world.target())
     (again,) = world.commit(attempt)
