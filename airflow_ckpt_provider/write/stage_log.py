@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Commit, Seal
     from airflow_ckpt_provider.tables.missing import WhenMissing
-    from airflow_ckpt_provider.write.attempt import Round, WriteAttempt
+    from airflow_ckpt_provider.write.attempt import WriteAttempt
+    from airflow_ckpt_provider.write.planning import Round
     from airflow_ckpt_provider.write.rounds import Progress
 
 
