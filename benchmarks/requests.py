@@ -18,7 +18,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commits, groups
 from airflow_ckpt_provider.write.cleanup import Listings, clean
 from airflow_ckpt_provider.write.sweep import Sweep
 from benchmarks.report import Line
@@ -147,7 +147,7 @@ def _committed(here: Place, keys: list[IdempotenceKey], table: str) -> dict[str,
             recorded = checkpoint.committed() if checkpoint is not None else None
             if checkpoint is None or recorded is None:
                 raise RuntimeError("It must be committed.")
-            groups.verify(checkpoint, recorded, here.target(table))
+            commits.verify(checkpoint, recorded, here.target(table))
     with asked() as counts["clean-up"]:
         listings = Listings()
         for key in keys:

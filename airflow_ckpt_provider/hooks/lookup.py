@@ -17,7 +17,7 @@ from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
 from airflow_ckpt_provider.hooks.spark import DEFAULT_CONN_ID as DEFAULT_SPARK
 from airflow_ckpt_provider.hooks.tables import open_table
 from airflow_ckpt_provider.tables.format import format_of, mode_type
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commits
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.reference import Reference
@@ -170,7 +170,7 @@ def reached(pointer: str | Reference, until: State, connections: OwnConnections)
     :param connections: what the DAG says.
     :raises DiscardedError: if it was discarded, so that it never will be.
     :raises CorruptObjectError: if the store says that it is committed, and that was no commit of what is staged.
-    :raises RolledBackError: if the table does not show its commit; see ``groups.verify``.
+    :raises RolledBackError: if the table does not show its commit; see ``commits.verify``.
     """
     checkpoint = find_checkpoint(pointer, connections)
     if checkpoint is None:
@@ -183,12 +183,12 @@ def reached(pointer: str | Reference, until: State, connections: OwnConnections)
     recorded = checkpoint.committed()
     if recorded is not None:
         # Only once, before whatever waits goes on: the record alone proves nothing (I15).
-        groups.verify(checkpoint, recorded, target_of(checkpoint, pointer, connections))
+        commits.verify(checkpoint, recorded, target_of(checkpoint, pointer, connections))
         return True
     state = state_of(checkpoint)
     if state is until:
         return True
-    if bound_group(checkpoint) is not None and groups.landed(checkpoint, target_of(checkpoint, pointer, connections)) is not None:
+    if bound_group(checkpoint) is not None and commits.landed(checkpoint, target_of(checkpoint, pointer, connections)) is not None:
         return True
     if state is State.DISCARDED and not isinstance(pointer, str):
         checkpoint.require_live()

@@ -19,7 +19,7 @@ from airflow_ckpt_provider.exceptions import CorruptObjectError
 from airflow_ckpt_provider.sources.protocol import ListableSource
 from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.tables.own import reading_records
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commits
 from airflow_ckpt_provider.write.columns import RowColumns
 from airflow_ckpt_provider.write.generations import Generations
 from airflow_ckpt_provider.write.looks import TableOfRound
@@ -67,7 +67,7 @@ class WriteAttempt:
         self.evolved = generations.evolved
         #: Why a generation was opened that nobody asked for: what there is to read now, where nothing has landed; else empty.
         self.looked_again = generations.news
-        self.commit: Commit | None = groups.landed(self.checkpoint, table)
+        self.commit: Commit | None = commits.landed(self.checkpoint, table)
         self._write = StagedWrite(self.checkpoint, self._require_own)
         self._table_of_round = TableOfRound(table, self.checkpoint.header.table)
         self._recovery = Recovery(self._write, self._table_of_round)
@@ -128,7 +128,7 @@ class WriteAttempt:
     def verify_commit(self) -> None:
         """Check that the commit that was found is still in the table's history."""
         if self.commit is not None:
-            groups.verify(self.checkpoint, self.commit, self._table)
+            commits.verify(self.checkpoint, self.commit, self._table)
 
     def news(self) -> str | None:
         """What there is to read now that the pinned plan does not read; None if there is nothing, or only Spark can tell."""

@@ -26,7 +26,7 @@ from airflow_ckpt_provider.exceptions import BindingMismatchError, HistoryExpire
 from airflow_ckpt_provider.sources.rejected.file import in_store, remove
 from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.tables.summary import trace_of
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commits
 from airflow_ckpt_provider.write.freeing import give_up_read
 from airflow_ckpt_provider.write.looks import look_at
 from airflow_ckpt_provider.write.membership import group_of
@@ -157,11 +157,11 @@ def landed_or_barred(checkpoint: Checkpoint, table: Table, known: set[Trace], *,
     :param record: whether a commit that the table shows and the store does not may be recorded.
     """
     try:
-        commit = groups.landed(checkpoint, table, record=record)
+        commit = commits.landed(checkpoint, table, record=record)
         if commit is not None:
             # The record alone does not tell that nothing of it is needed any more (I15). Expired history cannot tell otherwise.
             with contextlib.suppress(HistoryExpiredError):
-                groups.verify(checkpoint, commit, table)
+                commits.verify(checkpoint, commit, table)
         if commit is None and checkpoint.newest_seal() is not None:
             look_at(table, checkpoint.header.table, lambda state: state.require_unknown([checkpoint.header], known))
     except BindingMismatchError as error:

@@ -15,7 +15,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.staged_write import sealed_of
 from airflow_ckpt_provider.exceptions import CorruptObjectError, DiscardedError, InvalidInputError
 from airflow_ckpt_provider.sources.saved import plan_of
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commits
 from airflow_ckpt_provider.write.attempt import WriteAttempt
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def sealed(store: CheckpointStore, table: Table, request: WriteRequest, executio
     """
     execution.require_own(split_ids)
     checkpoint = Checkpoint.at(store, request.key, execution.generation)
-    if groups.landed(checkpoint, table) is not None:
+    if commits.landed(checkpoint, table) is not None:
         return Saved(checkpoint, sealed_of(checkpoint), is_own=False)
     attempt = WriteAttempt(store, table, request)
     if attempt.checkpoint.header.generation != execution.generation:

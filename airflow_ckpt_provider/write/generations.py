@@ -16,7 +16,7 @@ from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 from airflow_ckpt_provider.exceptions import BindingMismatchError, RestartRefusedError
 from airflow_ckpt_provider.sources.protocol import ListableSource
 from airflow_ckpt_provider.tables.summary import trace_of
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commits, groups
 from airflow_ckpt_provider.write.conflict_checks import require_not_landed
 from airflow_ckpt_provider.write.looks import look_at
 
@@ -81,7 +81,7 @@ class Generations:
         )
         if committed is not None and (restart or not changes or replaceable):
             self._require_replaceable(latest, wanted)
-            groups.verify(latest, committed, self._table)
+            commits.verify(latest, committed, self._table)
             landed = SealedWrite(latest)
             look_at(self._table, latest.header.table, lambda state: state.mode(latest.header).require_replaceable(landed))
             return self._create_after(latest, replaces=latest.header.generation)
@@ -128,7 +128,7 @@ class Generations:
 
     def _landed(self, latest: Checkpoint) -> Commit | None:
         """The commit of a generation, if it made a snapshot."""
-        commit = groups.landed(latest, self._table)
+        commit = commits.landed(latest, self._table)
         return None if commit is None or commit.snapshot_id is None else commit
 
     def _looks_again(self, latest: Checkpoint) -> bool:
@@ -136,7 +136,7 @@ class Generations:
 
         A commit of it that is under way is settled first. One that begins later lands nothing, or sees the tombstone.
         """
-        commit = groups.landed(latest, self._table)
+        commit = commits.landed(latest, self._table)
         if commit is None:
             if not self._is_empty(latest) or self._is_sibling(latest):
                 return False

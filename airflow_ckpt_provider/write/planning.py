@@ -8,7 +8,7 @@ from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.checkpoint.rejected import with_their_splits
 from airflow_ckpt_provider.sources.protocol import AccountingSource, LookingSource, ReplanningSource, SharedSource
 from airflow_ckpt_provider.tables.format import mode_type
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,7 +126,7 @@ class Planning:
     def landed_meanwhile(self) -> bool:
         """Whether another attempt's seal has landed: what moved the table may be the commit itself."""
         checkpoint = self._write.checkpoint
-        return checkpoint.newest_seal() is not None and groups.landed(checkpoint, self._table.table) is not None
+        return checkpoint.newest_seal() is not None and commits.landed(checkpoint, self._table.table) is not None
 
     def _runs_again(self, sealed: Seal | None, missing: Sequence[Split]) -> bool:
         """Open a round in which rows that earlier attempts have rejected run again, once all of the input is staged.

@@ -23,7 +23,7 @@ from airflow_ckpt_provider.checkpoint.documents import Commit
 from airflow_ckpt_provider.checkpoint.staged_write import StagedWrite
 from airflow_ckpt_provider.exceptions import CorruptObjectError, RestartRefusedError, RolledBackError, RowCountError
 from airflow_ckpt_provider.sources import Files, IcebergTable, LanceDataset
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commits, groups
 from airflow_ckpt_provider.write.cleanup import clean
 
 BY_KIND = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "kind"))
@@ -418,7 +418,7 @@ def test_a_clean_up_does_not_take_what_only_the_store_calls_committed(world):
     assert "does not show it any more" in cleaned.left
     assert world.files_on_disk() == before
     with pytest.raises(RolledBackError):
-        groups.verify(checkpoint, checkpoint.committed(), world.target())
+        commits.verify(checkpoint, checkpoint.committed(), world.target())
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import InputChangedError
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.sources.files import listing
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commits, groups
 from airflow_ckpt_provider.write.cleanup import clean
 
 
@@ -115,7 +115,7 @@ def test_each_operation_asks_for_each_split_once_and_for_the_rest_as_often_howev
     world.commit(attempt)
     with counted() as requests:
         latest = Checkpoint.latest(world.store, attempt.checkpoint.key)
-        groups.verify(latest, latest.committed(), world.target())
+        commits.verify(latest, latest.committed(), world.target())
     # What a sensor asks: the header, the record and the group of the commit.
     assert requests == {"get": 3, "list_with_delimiter": 1} | ({"list": look} if look else {})
     with counted() as requests:

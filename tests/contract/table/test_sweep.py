@@ -30,7 +30,7 @@ from support.request_counts import counted
 from support.world import rows
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.checkpoint.documents import Compact
+from airflow_ckpt_provider.checkpoint.documents import Commit, Compact
 from airflow_ckpt_provider.checkpoint.group import bind
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.layout import place_of
@@ -47,7 +47,7 @@ from airflow_ckpt_provider.exceptions import (
 )
 from airflow_ckpt_provider.sources import Files, Rejected
 from airflow_ckpt_provider.transforms import Map
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commits, groups
 from airflow_ckpt_provider.write import sweep as sweeps
 from airflow_ckpt_provider.write.cleanup import clean
 from airflow_ckpt_provider.write.rejecting import OnError
@@ -415,7 +415,7 @@ def test_what_was_rolled_back_stays(world):
     else:
         world.dataset.checkout_version(1).restore()
     with pytest.raises(RolledBackError):
-        groups.verify(checkpoint, checkpoint.committed(), world.target())
+        commits.verify(checkpoint, checkpoint.committed(), world.target())
     grow_old(world)
     files = on_disk(world)
     assert "committed" in swept(world)["orders", 1].kept
@@ -522,7 +522,7 @@ def test_a_compact_record_of_a_commit_that_changed_nothing_is_not_believed(world
     bind(checkpoint, groups.Group(id=id_, members=members, stream=checkpoint.header.stream, bound_at=groups.now(), horizon=0))
     checkpoint.compact(seal)
     forge(world.store, checkpoint.paths.compact, checkpoint.compacted(), rows=0)
-    checkpoint.record(groups.Commit(group=id_, snapshot_id=None, committed_at=groups.now(), rows=0))
+    checkpoint.record(Commit(group=id_, snapshot_id=None, committed_at=groups.now(), rows=0))
     (world.root / "store" / checkpoint.paths.seal()).unlink()
     (world.root / "store" / checkpoint.paths.plan()).unlink()
     vouched = Checkpoint.at(world.store, checkpoint.key, 1)

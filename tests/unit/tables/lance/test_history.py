@@ -6,7 +6,7 @@ import pytest
 from support.lance_world import LanceWorld
 
 from airflow_ckpt_provider.checkpoint.group import bound_group
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commits
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -30,7 +30,7 @@ def test_a_compaction_that_takes_an_index_along_hides_no_commit(tmp_path, when):
     # Nothing but the versions is asked here.
     group, headers = bound_group(attempt.checkpoint), [attempt.checkpoint.header]
     assert world.target().state(headers[0].table).find(group, headers) is not None
-    groups.verify(attempt.checkpoint, attempt.checkpoint.committed(), world.target())
+    commits.verify(attempt.checkpoint, attempt.checkpoint.committed(), world.target())
     (again,) = world.commit(attempt)
     assert not again.landed_now
     assert world.ids() == ids
