@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.hooks.lookup import OwnConnections
     from airflow_ckpt_provider.tables.table import Table
-    from airflow_ckpt_provider.write.sweep import Counts, SweptGeneration
+    from airflow_ckpt_provider.write.removal import SweptGeneration
+    from airflow_ckpt_provider.write.sweep import Counts
 
 #: What a sweep is told at least. A task puts something of its write more often than that, unless a single split takes longer.
 SHORTEST = timedelta(hours=1)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.hooks.sweeps import SweepResult
     from airflow_ckpt_provider.tables.table import Table
     from airflow_ckpt_provider.write.cleanup import Cleaned
-    from airflow_ckpt_provider.write.sweep import SweptGeneration
+    from airflow_ckpt_provider.write.removal import SweptGeneration
 
 
 class CleanedGeneration(TypedDict):
