@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from airflow_ckpt_provider.checkpoint.anew import staged_anew
 from airflow_ckpt_provider.checkpoint.documents import Plan, fingerprint, from_json, to_json
 from airflow_ckpt_provider.exceptions import InvalidInputError
-from airflow_ckpt_provider.sources.dataframe import SparkDataFrame, recovered_splits
+from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
+from airflow_ckpt_provider.sources.frame_plans import recovered_splits
 from airflow_ckpt_provider.sources.protocol import Source
 
 if TYPE_CHECKING:
