@@ -247,7 +247,7 @@ class SparkDataFrame:
             return None
         return next_round(self.buckets, rounds, staged_ids, attempt or uuid.uuid4().hex)
 
-    def staged_anew(self, plan: Plan, staged_ids: AbstractSet[str], number: int, attempt: str) -> Plan:
+    def restaged(self, plan: Plan, staged_ids: AbstractSet[str], number: int, attempt: str) -> Plan:
         """The plan as it is; in recovery by rows, all buckets again for the rows of those that were lost."""
         if self.recover != "rows" or all(split.id in staged_ids for split in plan.splits if split.task == READ):
             return plan

@@ -102,7 +102,7 @@ class WriteAttempt:
 
     @property
     def lost(self) -> int:
-        """Number of splits of earlier attempts whose files were lost, so that they are staged once more."""
+        """Number of splits of earlier attempts whose files were lost, so that they are staged again."""
         return self._planning.lost
 
     @property

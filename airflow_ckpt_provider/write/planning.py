@@ -71,7 +71,7 @@ class Planning:
         self._planned_now = False
         #: The last plan that was made by looking at the table in this attempt.
         self._own_plan: Plan | None = None
-        #: Number of splits of earlier attempts whose files were lost, so that they are staged once more.
+        #: Number of splits of earlier attempts whose files were lost, so that they are staged again.
         self.lost = 0
 
     @property
@@ -147,7 +147,7 @@ class Planning:
             return True
         if files and not rejections.are_few():
             rejections.ran()
-            self._begin_anew({file.split for file in files})
+            self._restage({file.split for file in files})
             return True
         rejections.require_few()
         return False
@@ -194,27 +194,27 @@ class Planning:
         lost = self._recovery.splits_with_lost_pieces()
         if not lost or self.landed_meanwhile():
             return False
-        self._begin_anew(lost)
+        self._restage(lost)
         return True
 
     def _lost_splits(self, sealed: Seal | None) -> bool:
-        """Open a round in which what earlier attempts have staged, and what was lost since, is staged once more; looks once.
+        """Open a round in which what earlier attempts have staged, and what was lost since, is staged again; looks once.
 
         A commit that was begun may still land the earlier seal. It lands that or a later one, never both: they are one group.
         """
         lost = self._recovery.lost_splits(sealed)
         if lost is None or self.landed_meanwhile():
             return False
-        self._begin_anew(lost)
+        self._restage(lost)
         self.lost = len(lost)
         return True
 
-    def _begin_anew(self, lost: set[str]) -> None:
-        """Open a round in which these splits are staged once more."""
+    def _restage(self, lost: set[str]) -> None:
+        """Open a round in which these splits are staged again."""
         write, source = self._write, self._request.source
-        planned = by_table = with_their_splits(self._mode.staged_anew(write, lost))
+        planned = by_table = with_their_splits(self._mode.restaged(write, lost))
         if isinstance(source, ReplanningSource):
-            planned = source.staged_anew(planned, write.staged_ids() - lost, len(write.plans) + 1, self._attempt)
+            planned = source.restaged(planned, write.staged_ids() - lost, len(write.plans) + 1, self._attempt)
         planned = with_their_splits(planned)
         self.has_own_round |= write.pin(planned) is planned and planned is not by_table
 

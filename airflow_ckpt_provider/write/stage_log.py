@@ -88,7 +88,7 @@ class StageLog:
             if look.is_long:
                 self._log.info("Looking at %s files staged before took %.1f s.", f"{look.files:,}", look.seconds)
         if attempt.lost:
-            self._log.warning("Files of %d splits that were staged before were gone: those were staged anew.", attempt.lost)
+            self._log.warning("Files of %d splits that were staged before were gone: those were staged again.", attempt.lost)
         if not started:
             self._log.info("Everything is staged. No Spark is started.")
 

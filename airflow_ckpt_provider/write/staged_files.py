@@ -96,6 +96,6 @@ def missing_error(gone: Sequence[tuple[Header, StagedFile]], total: int, table: 
     tasks = sorted({header.origin.task_id for header, _ in gone})
     return StagedFileMissingError(
         f"{len(gone)} of {total} staged files of {table.identifier} are gone or damaged, for instance {gone[0][1].path}. Nothing "
-        f"was committed. {advice} Clear the stage ({', '.join(map(repr, tasks))}): it stages anew what is missing, and "
+        f"was committed. {advice} Clear the stage ({', '.join(map(repr, tasks))}): it stages again what is missing, and "
         "nothing else. Then clear the commit."
     )

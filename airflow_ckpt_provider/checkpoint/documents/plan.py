@@ -53,7 +53,7 @@ class Plan(Document, frozen=True, kw_only=True, tag="plan"):
     :param source: what the source has pinned; see ``Pinned``.
     :param mode: what the mode has pinned; None if it pins nothing.
     :param increment: of a source that is read increment by increment.
-    :param anew: the round in which splits were last staged once more, by their first ids; see ``checkpoint.anew``.
+    :param restaged: the round in which splits were last staged again, by their first ids; see ``checkpoint.restaged``.
     :param base: the table's snapshot that the round was planned on; None if it had none, or for work that does not depend on it.
     """
 
@@ -63,7 +63,7 @@ class Plan(Document, frozen=True, kw_only=True, tag="plan"):
     base: Count | None = None
     mode: JsonObject | None = None
     increment: Increment | None = None
-    anew: dict[str, Round] = {}  # noqa: RUF012 - msgspec copies it
+    restaged: dict[str, Round] = {}  # noqa: RUF012 - msgspec copies it
 
     def source_as(self, kind: type[AnyPinned]) -> AnyPinned:
         """The member ``source``, as the struct that the source has pinned.

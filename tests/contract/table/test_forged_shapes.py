@@ -73,7 +73,7 @@ def commit(world, request, forged):
 
 
 def stage_what_is_missing(world, request, forged):
-    """The seal and a split were lost before: they are staged once more, by what the store says."""
+    """The seal and a split were lost before: they are staged again, by what the store says."""
     store = world.root / "store"
     for one in [*store.rglob("seal*"), *sorted(store.rglob("staged/*"))[-1:]]:
         if str(one.relative_to(store)) != forged:

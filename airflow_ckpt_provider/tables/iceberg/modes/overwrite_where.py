@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from airflow_ckpt_provider.checkpoint.anew import as_named
+from airflow_ckpt_provider.checkpoint.restaged import as_named
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
 from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_same_files
 from airflow_ckpt_provider.tables.iceberg.manifest_rewrite import classify
