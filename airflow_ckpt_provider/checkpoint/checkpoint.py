@@ -24,7 +24,7 @@ from airflow_ckpt_provider.checkpoint.documents import (
 )
 from airflow_ckpt_provider.checkpoint.encoding import corrupt
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, OwnNames, generation_of, id_of, is_id, is_writer
+from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, OwnedNames, generation_of, id_of, is_id, is_writer
 from airflow_ckpt_provider.checkpoint.restart import how_to_continue, how_to_restart
 from airflow_ckpt_provider.checkpoint.store import ObjectGoneError
 from airflow_ckpt_provider.exceptions import (
@@ -196,14 +196,14 @@ class Checkpoint:
         documents = self.store.read_many(self.store.names(self.paths.attempts), Attempt)
         return sorted(documents, key=lambda attempt: attempt.started_at)
 
-    def own_names(self) -> OwnNames:
+    def owned_names(self) -> OwnedNames:
         """Which files this generation has written, by the attempts that are recorded."""
         recorded = frozenset(id_of(name) for name in self.store.names(self.paths.attempts))
         return self.names_of(recorded)
 
-    def names_of(self, attempts: Iterable[str]) -> OwnNames:
+    def names_of(self, attempts: Iterable[str]) -> OwnedNames:
         """The names of the files that these attempts have written for this generation."""
-        return OwnNames(self.paths.key_hash, self.paths.generation, frozenset(attempts))
+        return OwnedNames(self.paths.key_hash, self.paths.generation, frozenset(attempts))
 
     def staged_ids(self) -> set[str]:
         """Ids of the splits that are published."""
@@ -315,7 +315,7 @@ class Checkpoint:
         :param seal: its newest seal.
         """
         facts = {name: getattr(seal, name) for name in seal.__struct_fields__} | {"manifests": ()}
-        attempts = tuple(sorted(self.own_names().attempts))
+        attempts = tuple(sorted(self.owned_names().attempts))
         compact = Compact(**facts, compacted_at=now(), sealed=seal.digest, attempts=attempts)
         if self.store.create(self.paths.compact, compact):
             return compact

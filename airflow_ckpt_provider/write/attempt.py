@@ -18,7 +18,7 @@ from airflow_ckpt_provider.checkpoint.state import State, state_of
 from airflow_ckpt_provider.exceptions import CorruptObjectError
 from airflow_ckpt_provider.sources.protocol import ListableSource
 from airflow_ckpt_provider.tables.format import mode_type
-from airflow_ckpt_provider.tables.own import reading_records
+from airflow_ckpt_provider.tables.ownership import reading_records
 from airflow_ckpt_provider.write import commits
 from airflow_ckpt_provider.write.columns import RowColumns
 from airflow_ckpt_provider.write.generations import Generations
@@ -68,7 +68,7 @@ class WriteAttempt:
         #: Why a generation was opened that nobody asked for: what there is to read now, where nothing has landed; else empty.
         self.looked_again = generations.news
         self.commit: Commit | None = commits.landed(self.checkpoint, table)
-        self._write = StagedWrite(self.checkpoint, self._require_own)
+        self._write = StagedWrite(self.checkpoint, self._require_owned)
         self._table_of_round = TableOfRound(table, self.checkpoint.header.table)
         self._recovery = Recovery(self._write, self._table_of_round)
         #: Rows at which the transform failed.
@@ -137,10 +137,10 @@ class WriteAttempt:
             return None
         return source.news(plan, self._request.options)
 
-    def _require_own(self, write: StagedWrite, records: Sequence[Staged]) -> None:
+    def _require_owned(self, write: StagedWrite, records: Sequence[Staged]) -> None:
         """Refuse records that name files which this generation has not written (I15)."""
         with reading_records(write.header):
-            self._table_of_round.storage.require_own_records(write, records)
+            self._table_of_round.storage.require_owned_records(write, records)
 
     def is_whole(self) -> bool:
         """Whether the write is sealed for good, and all files are there that its commit needs."""
@@ -194,7 +194,7 @@ class WriteAttempt:
         """Refuse a seal that does not say what the splits have staged, or names what this generation has not written (I15)."""
         storage = self._table_of_round.storage
         with reading_records(write.header):
-            storage.require_own_files([write])
+            storage.require_owned_files([write])
         write.require_agreeing()
         write.require_rejected()
         try:

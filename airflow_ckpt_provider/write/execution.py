@@ -62,7 +62,7 @@ class Execution:
         work.stage(split_id, (batch for batch in batches if batch.num_rows), task_attempt)
         return split_id
 
-    def require_own(self, split_ids: Sequence[str]) -> None:
+    def require_owned(self, split_ids: Sequence[str]) -> None:
         """Refuse splits that are not one of each partition of this execution (I2).
 
         :raises CorruptObjectError: naming one.
@@ -111,7 +111,7 @@ def sealed(store: CheckpointStore, table: Table, request: WriteRequest, executio
     :param split_ids: of the tasks that count, one for each partition.
     :raises DiscardedError: if the generation was given up meanwhile.
     """
-    execution.require_own(split_ids)
+    execution.require_owned(split_ids)
     checkpoint = Checkpoint.at(store, request.key, execution.generation)
     if commits.landed(checkpoint, table) is not None:
         return Saved(checkpoint, sealed_of(checkpoint), is_own=False)

@@ -20,7 +20,7 @@ from airflow_ckpt_provider.checkpoint.group import bind, list_members
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 from airflow_ckpt_provider.tables.format import mode_type
-from airflow_ckpt_provider.tables.own import reading_records
+from airflow_ckpt_provider.tables.ownership import reading_records
 from airflow_ckpt_provider.tables.state import GroupCommit, Landed
 from airflow_ckpt_provider.write.commit_loop import land
 from airflow_ckpt_provider.write.commits import commit_of, find_commit, verify
@@ -125,7 +125,7 @@ def _begin(
     for write in fresh:
         write.require_handed_over()
     if audited.is_asked:
-        _require_own_files(fresh, table)
+        _require_owned_files(fresh, table)
         audited.look(fresh)
     members = tuple(sorted(write.checkpoint.member for write in fresh))
     # Of the first member, not of whoever is listed first: everybody who begins this group writes the same.
@@ -231,7 +231,7 @@ def _settle(
                 # Only of what is committed records are removed; whatever says so here, the table does not show it.
                 write.checkpoint.require_not_compacted()
             write.require_handed_over()
-        _require_own_files(writes, table, state)
+        _require_owned_files(writes, table, state)
         audited.look(writes)
         if mode_type(writes[0].header).changes_nothing(writes):
             require_nothing_earlier(checkpoints, table)
@@ -257,15 +257,15 @@ def _opened(store: CheckpointStore, member: Member) -> Checkpoint:
     return Checkpoint.at(store, IdempotenceKey(member.key), member.generation)
 
 
-def _require_own_files(writes: Sequence[SealedWrite], table: Table, state: TableState | None = None) -> None:
-    """Refuse to land files of others, or seals that do not agree with what is staged; what its stage has handed over is (I15)."""
+def _require_owned_files(writes: Sequence[SealedWrite], table: Table, state: TableState | None = None) -> None:
+    """Refuse to land files that the writes have not staged, or seals that disagree with what is; a handed-over one stands (I15)."""
     unknown = _unknown(writes)
     if not unknown:
         return
     # What the looks go by is read beforehand, of all members at a time.
     unknown[0].checkpoint.store.each(lambda write: (write.names, write.staged), unknown)
     with reading_records(unknown[0].header):
-        look_at(table, unknown[0].header.table, lambda now: now.storage.require_own_files(unknown), state)
+        look_at(table, unknown[0].header.table, lambda now: now.storage.require_owned_files(unknown), state)
     for write in unknown:
         write.require_agreeing()
 

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.pieces import pieces_of
-from airflow_ckpt_provider.write.pieces import require_own_pieces
+from airflow_ckpt_provider.write.pieces import require_owned_pieces
 from airflow_ckpt_provider.write.staged_files import Look
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Recovery:
         if not records:
             return set()
         writer = self._table.look(lambda state: state.mode(checkpoint.header).writer(self._write))
-        require_own_pieces(records, writer, checkpoint)
+        require_owned_pieces(records, writer, checkpoint)
         files = {(record.split, file) for record in records for file in self._table.storage.named_in(record)}
         lost = self._lost(lambda: [file for _, file in files])
         splits = {split for split, file in files if file in lost}

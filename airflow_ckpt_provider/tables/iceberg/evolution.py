@@ -165,8 +165,8 @@ def require_evolved_safely(table: Table, binding: TableBinding) -> None:
         for arrow, field in zip(write_schema(pinned), pinned.fields, strict=True)
         if field.field_id in names
     ]
-    own_names = {arrow.name: field.name for arrow, field in zip(write_schema(now), now.fields, strict=True)}
-    lines = differences(pa.schema(kept), write_schema(now), own_names)
+    owned_names = {arrow.name: field.name for arrow, field in zip(write_schema(now), now.fields, strict=True)}
+    lines = differences(pa.schema(kept), write_schema(now), owned_names)
     if lines:
         raise SchemaMismatchError(
             f"The schema of {binding.identifier} changed since the rows were staged, so that they do not fit any more:\n  "

@@ -107,11 +107,11 @@ class KeepingWriter(IcebergWriter):
     def _matching(self, chunks: Iterable[pa.Table]) -> Iterator[pa.Table]:
         others = self._filter.others(self.facts.schema)
         for chunk in chunks:
-            strangers = chunk.filter(others)
-            if strangers.num_rows:
+            not_matching = chunk.filter(others)
+            if not_matching.num_rows:
                 raise InvalidInputError(
-                    f"{strangers.num_rows} rows do not match overwrite_filter={self._filter.text!r}, for instance "
-                    f"{strangers.slice(0, 1).to_pylist()[0]}. The overwrite would add them without replacing what is there. "
+                    f"{not_matching.num_rows} rows do not match overwrite_filter={self._filter.text!r}, for instance "
+                    f"{not_matching.slice(0, 1).to_pylist()[0]}. The overwrite would add them without replacing what is there. "
                     "Filter them out in the source or the transform, or widen overwrite_filter."
                 )
             yield chunk

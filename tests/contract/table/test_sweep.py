@@ -731,7 +731,7 @@ def test_a_cleared_stage_cannot_tell_what_there_is_to_read_since_and_says_so(wor
 def test_the_compact_record_is_the_seal_without_its_lists(world):
     checkpoint = landed(world)
     seal = checkpoint.sealed()
-    attempts = checkpoint.own_names().attempts
+    attempts = checkpoint.owned_names().attempts
     grow_old(world)
     swept(world)
     compact = world.store.read(checkpoint.paths.compact, Compact)
