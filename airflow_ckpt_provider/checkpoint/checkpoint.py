@@ -15,12 +15,12 @@ from airflow_ckpt_provider.checkpoint.documents import (
     Attempt,
     Commit,
     Compact,
-    Discard,
     Header,
     Member,
     Plan,
     Seal,
     Staged,
+    Tombstone,
 )
 from airflow_ckpt_provider.checkpoint.encoding import corrupt
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
@@ -286,13 +286,13 @@ class Checkpoint:
     def discard(self, reason: str, *, freed: bool = False) -> None:
         """Put the tombstone: from now on this generation is not committed. Deletes nothing.
 
-        :param freed: see ``Discard``.
+        :param freed: see ``Tombstone``.
         """
-        self.store.create(self.paths.discard, Discard(discarded_at=now(), reason=reason, freed=freed))
+        self.store.create(self.paths.discard, Tombstone(discarded_at=now(), reason=reason, freed=freed))
 
-    def discarded(self) -> Discard | None:
+    def discarded(self) -> Tombstone | None:
         """The tombstone, or None."""
-        return self.store.read(self.paths.discard, Discard)
+        return self.store.read(self.paths.discard, Tombstone)
 
     def require_live(self) -> None:
         """Refuse to go on with a discarded generation.

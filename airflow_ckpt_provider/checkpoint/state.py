@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.checkpoint.documents import Commit, Discard, Seal
+from airflow_ckpt_provider.checkpoint.documents import Commit, Seal, Tombstone
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -30,7 +30,7 @@ def state_of(checkpoint: Checkpoint) -> State:
     """
     for name, kind, state in (
         (checkpoint.paths.commit, Commit, State.COMMITTED),
-        (checkpoint.paths.discard, Discard, State.DISCARDED),
+        (checkpoint.paths.discard, Tombstone, State.DISCARDED),
         (checkpoint.paths.seal(), Seal, State.SEALED),
     ):
         if _is_proved(checkpoint, name, kind):

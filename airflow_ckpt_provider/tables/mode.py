@@ -104,7 +104,7 @@ class Mode(Traits, ABC):
 
     @classmethod
     def stays_freed(cls, parameters: JsonObject) -> bool:
-        """Whether rows of this mode that were freed stay so when their stage is cleared; see ``Discard.freed``."""
+        """Whether rows of this mode that were freed stay so when their stage is cleared; see ``Tombstone.freed``."""
         del parameters
         return False
 

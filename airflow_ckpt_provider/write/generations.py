@@ -21,7 +21,7 @@ from airflow_ckpt_provider.write.headers import Headers
 from airflow_ckpt_provider.write.looks import look_at
 
 if TYPE_CHECKING:
-    from airflow_ckpt_provider.checkpoint.documents import Commit, Discard, Header
+    from airflow_ckpt_provider.checkpoint.documents import Commit, Header, Tombstone
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.tables.mode import Mode
     from airflow_ckpt_provider.tables.state import TableState
@@ -95,7 +95,7 @@ class Generations:
             look_at(self._table, latest.header.table, lambda _: None)
         return self._create_after(latest) if again else latest
 
-    def _after(self, latest: Checkpoint, tombstone: Discard) -> Checkpoint:
+    def _after(self, latest: Checkpoint, tombstone: Tombstone) -> Checkpoint:
         """The generation to work on where the newest was given up: the next one, or the same if it was done with."""
         if tombstone.freed and self._stays_freed(latest):
             return latest

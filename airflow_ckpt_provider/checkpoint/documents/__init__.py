@@ -11,7 +11,7 @@ know only one number to say "this store is newer than I am".
 from __future__ import annotations
 
 from airflow_ckpt_provider.checkpoint.documents.attempt import Attempt, Code, Continue
-from airflow_ckpt_provider.checkpoint.documents.commit import Commit, Discard, Group, Member, Members, ReadBy
+from airflow_ckpt_provider.checkpoint.documents.commit import Commit, Group, Member, Members, ReadBy, Tombstone
 from airflow_ckpt_provider.checkpoint.documents.header import Connections, Header, Origin, TableBinding, code_of
 from airflow_ckpt_provider.checkpoint.documents.parts import AnyPinned, JsonObject, Part, Pinned, fingerprint, part_of
 from airflow_ckpt_provider.checkpoint.documents.plan import AGAIN, READ, Increment, Plan, Split
@@ -30,7 +30,6 @@ __all__ = [
     "Compact",
     "Connections",
     "Continue",
-    "Discard",
     "Document",
     "Group",
     "Header",
@@ -50,6 +49,7 @@ __all__ = [
     "Staged",
     "StagedFile",
     "TableBinding",
+    "Tombstone",
     "code_of",
     "contents_of",
     "fingerprint",

@@ -70,8 +70,8 @@ class ReadBy(Document, frozen=True, kw_only=True, tag="readby"):
     begun_at: Moment
 
 
-class Discard(Document, frozen=True, kw_only=True, tag="discard"):
-    """Tombstone: this generation must not be committed any more, and its rows are not read any more.
+class Tombstone(Document, frozen=True, kw_only=True, tag="discard"):
+    """The tombstone of a discarded generation: it must not be committed any more, and its rows are not read any more.
 
     :param freed: whether its rows were for other tasks to read, and all of those were done.
     """
