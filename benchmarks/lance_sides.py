@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.tables.lance.writer import WriterFacts
     from airflow_ckpt_provider.tables.writer import Writer
-    from airflow_ckpt_provider.write.staged_files import Look
+    from airflow_ckpt_provider.write.staged_files import CheckCost
     from benchmarks.checkpoint_cost import Plain
 
 _KEY = IdempotenceKey("upsert")
@@ -170,9 +170,9 @@ def commit_many(root: str, splits: int, files: int) -> dict[str, Any]:
     checkpoint = Checkpoint.at(here.store, _KEY, 1)
     # As a commit task has it, which gets the stage's reference.
     checkpoint.vouched = seal.digest
-    looks: list[Look] = []
+    costs: list[CheckCost] = []
     start = time.perf_counter()
-    groups.commit([checkpoint], LanceTarget(uri), looked=looks.append)
+    groups.commit([checkpoint], LanceTarget(uri), tell_cost=costs.append)
     mine = time.perf_counter() - start
     dataset = lance.dataset(uri)
     if dataset.count_rows() != 1 + splits * files:
@@ -183,7 +183,7 @@ def commit_many(root: str, splits: int, files: int) -> dict[str, Any]:
     dataset = lance.dataset(uri)
     start = time.perf_counter()
     lance.LanceDataset.commit(uri, lance.LanceOperation.Append(fragments), read_version=dataset.version)
-    return {"ours": mine, "look": sum(look.seconds for look in looks), "append": time.perf_counter() - start}
+    return {"ours": mine, "look": sum(cost.seconds for cost in costs), "append": time.perf_counter() - start}
 
 
 def _described(staged: Iterable[StagedFragments]) -> list[Any]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.spark.checks.check import Check, CheckSpec
     from airflow_ckpt_provider.spark.checks.run import Outcome
     from airflow_ckpt_provider.tables.table import Table
-    from airflow_ckpt_provider.write.staged_files import Look
+    from airflow_ckpt_provider.write.staged_files import CheckCost
 
 
 class CheckpointCommitOperator(BaseOperator):
@@ -148,7 +148,7 @@ class CheckpointCommitOperator(BaseOperator):
         checks = parse_checks(self.checks)
         self.log.info("Committing %d checkpoint(s) to %s, key %s.", len(checkpoints), header.table.identifier, header.key)
         audit = (lambda sealed: self._check(checks, sealed, table, spark_conn_id)) if checks else None
-        settled = groups.commit(checkpoints, table, audit, self._looked)
+        settled = groups.commit(checkpoints, table, audit, self._log_check)
         for snapshot_id in dict.fromkeys(member.commit.snapshot_id for member in settled):
             members = [member for member in settled if member.commit.snapshot_id == snapshot_id]
             self._log_outcome(snapshot_id, members)
@@ -213,9 +213,9 @@ class CheckpointCommitOperator(BaseOperator):
             finally:
                 self._run = None
 
-    def _looked(self, look: Look) -> None:
-        if look.is_long:
-            self.log.info("Looking at %s staged files, before they land, took %.1f s.", f"{look.files:,}", look.seconds)
+    def _log_check(self, cost: CheckCost) -> None:
+        if cost.is_long:
+            self.log.info("Looking at %s staged files, before they land, took %.1f s.", f"{cost.files:,}", cost.seconds)
 
     def _report(self, outcome: Outcome) -> None:
         self.log.info("%s (%.1f s)", outcome, outcome.seconds)

@@ -56,7 +56,7 @@ class StagedStorage(Protocol):
         ...
 
     def lost(self, files: Sequence[StagedFile]) -> list[StagedFile]:
-        """Those of these staged files that are gone, or have another size (I5)."""
+        """The lost ones of these staged files: those that are not there, or have another size (I5)."""
         ...
 
     def require_owned_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:

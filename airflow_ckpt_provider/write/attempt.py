@@ -27,7 +27,7 @@ from airflow_ckpt_provider.write.planning import Planning
 from airflow_ckpt_provider.write.recovery import Recovery
 from airflow_ckpt_provider.write.rejected import Rejections
 from airflow_ckpt_provider.write.request import SourcePlan
-from airflow_ckpt_provider.write.staged_files import missing_error
+from airflow_ckpt_provider.write.staged_files import lost_files_error
 from airflow_ckpt_provider.write.work import SplitWork
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.table import Table
     from airflow_ckpt_provider.write.planning import Round
     from airflow_ckpt_provider.write.request import WriteRequest
-    from airflow_ckpt_provider.write.staged_files import Look
+    from airflow_ckpt_provider.write.staged_files import CheckCost
 
 
 class WriteAttempt:
@@ -106,9 +106,9 @@ class WriteAttempt:
         return self._planning.lost
 
     @property
-    def looks(self) -> Sequence[Look]:
-        """What the looks at files of earlier attempts cost."""
-        return self._recovery.looks
+    def check_costs(self) -> Sequence[CheckCost]:
+        """What the checks of files of earlier attempts cost."""
+        return self._recovery.check_costs
 
     @property
     def saved(self) -> tuple[int, int]:
@@ -204,7 +204,7 @@ class WriteAttempt:
             lost = storage.lost(files)
             if not lost:
                 raise
-            raise missing_error([(write.header, file) for file in lost], len(files), self._table) from error
+            raise lost_files_error([(write.header, file) for file in lost], len(files), self._table) from error
 
     def _sealed(self) -> Seal:
         checkpoint, write = self.checkpoint, self._write

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.tables.state import TableState
     from airflow_ckpt_provider.tables.table import Table
-    from airflow_ckpt_provider.write.staged_files import Told
+    from airflow_ckpt_provider.write.staged_files import TellCost
 
 
 #: Looks at what is about to land in one commit, and raises to stop it.
@@ -69,13 +69,13 @@ def settle_nothing(checkpoint: Checkpoint, table: Table) -> bool:
 
 
 def commit(
-    checkpoints: Sequence[Checkpoint], table: Table, audit: Audit | None = None, looked: Told = lambda _: None
+    checkpoints: Sequence[Checkpoint], table: Table, audit: Audit | None = None, tell_cost: TellCost = lambda _: None
 ) -> list[Settled]:
     """Land all ``checkpoints``, each exactly once, in as few snapshots as their history allows: normally one.
 
     :param audit: looks at what is about to land, before it is bound to a group that later commits would have to settle first;
         again at just what lands, if that is something else by then. Raises to stop. Not called for what has landed.
-    :param looked: told what each look at the staged files cost.
+    :param tell_cost: told what each check of the staged files cost.
     :raises NotSealedError: if one of them is not complete.
     :raises DiscardedError: if one of them was discarded.
     :raises InvalidInputError: if they belong to different tables or branches.
@@ -86,7 +86,7 @@ def commit(
     store = checkpoints[0].store
     writes = dict(zip(known, store.each(SealedWrite, known.values()), strict=True))
     require_one_snapshot(checkpoints, table)
-    audited = _Audited(audit, looked, known)
+    audited = _Audited(audit, tell_cost, known)
     settled: dict[Member, tuple[Commit, bool]] = {}
     fresh: list[SealedWrite] = []
     verified: set[str] = set()
@@ -161,13 +161,13 @@ def _standing(checkpoint: Checkpoint) -> _Standing:
 class _Audited:
     """What an audit has looked at, by member and round of its seal.
 
-    :param looked: told what looks at staged files cost.
+    :param tell_cost: told what checks of staged files cost.
     :param asked_for: the members that the caller was told to commit.
     """
 
-    def __init__(self, audit: Audit | None, looked: Told, asked_for: Iterable[Member]) -> None:
+    def __init__(self, audit: Audit | None, tell_cost: TellCost, asked_for: Iterable[Member]) -> None:
         self._audit = audit
-        self.looked = looked
+        self.tell_cost = tell_cost
         self.asked_for = frozenset(asked_for)
         self._seen: set[tuple[Member, int]] = set()
 
@@ -237,7 +237,7 @@ def _settle(
             require_nothing_earlier(checkpoints, table)
             outcome = Landed(None, now(), landed_now=False)
         else:
-            outcome = _land(commit, table, state, audited.looked)
+            outcome = _land(commit, table, state, audited.tell_cost)
     records = store.each(lambda write: write.checkpoint.record(commit_of(write, commit.group, outcome)), writes)
     return {checkpoint.member: (record, outcome.landed_now) for checkpoint, record in zip(checkpoints, records, strict=True)}
 
@@ -275,9 +275,9 @@ def _unknown(writes: Sequence[SealedWrite]) -> list[SealedWrite]:
     return [write for write in writes if not write.is_handed_over or write.header.replaces is not None]
 
 
-def _land(commit: GroupCommit, table: Table, state: TableState | None, looked: Told) -> Landed:
+def _land(commit: GroupCommit, table: Table, state: TableState | None, tell_cost: TellCost) -> Landed:
     """Look at all that the commit needs, and land it."""
-    files = StagedFileCheck(commit.writes, table, looked)
+    files = StagedFileCheck(commit.writes, table, tell_cost)
 
     def look(now: TableState) -> None:
         files.require(now)

@@ -1,6 +1,6 @@
 """What earlier attempts have staged: which splits, which pieces of others, and whether all files of these are there still.
 
-Each is looked at once in an attempt, because a look at very many files takes long. What is lost later the commit finds out.
+Each is checked once in an attempt, because a check of very many files takes long. What is lost later the commit finds out.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.pieces import pieces_of
 from airflow_ckpt_provider.write.pieces import require_owned_pieces
-from airflow_ckpt_provider.write.staged_files import Look
+from airflow_ckpt_provider.write.staged_files import CheckCost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,8 +34,8 @@ class Recovery:
         self.split_ids = write.staged_ids()
         #: What they have done of splits that are not staged, by ``input_id``; None before it was looked at.
         self.pieces: dict[str, list[Piece]] | None = None
-        #: What the looks at files cost.
-        self.looks: list[Look] = []
+        #: What the checks of files cost.
+        self.check_costs: list[CheckCost] = []
         #: Whether all files of the newest seal are there; None if that was not looked at.
         self.is_whole: bool | None = None
         self._looked_at_splits = False
@@ -106,5 +106,5 @@ class Recovery:
         start = time.monotonic()
         files = named()
         lost = set(self._table.storage.lost(files)) if files else set()
-        self.looks.append(Look(len(files), time.monotonic() - start))
+        self.check_costs.append(CheckCost(len(files), time.monotonic() - start))
         return lost

@@ -84,9 +84,9 @@ class StageLog:
 
         :param started: whether anything had to be computed.
         """
-        for look in attempt.looks:
-            if look.is_long:
-                self._log.info("Looking at %s files staged before took %.1f s.", f"{look.files:,}", look.seconds)
+        for cost in attempt.check_costs:
+            if cost.is_long:
+                self._log.info("Looking at %s files staged before took %.1f s.", f"{cost.files:,}", cost.seconds)
         if attempt.lost:
             self._log.warning("Files of %d splits that were staged before were gone: those were staged again.", attempt.lost)
         if not started:
