@@ -156,7 +156,7 @@ class DiscardedError(TerminalError):
 
 
 class StagedFileMissingError(TerminalError):
-    """A staged file is gone, or has another size: the commit would reference what does not exist (invariant I5)."""
+    """A staged file is not there, or has another size: the commit would reference what does not exist (invariant I5)."""
 
 
 class RowCountError(TerminalError):

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.tables.iceberg.table import CatalogTable
 from airflow_ckpt_provider.write import groups
 from benchmarks.report import Line, spread
 from benchmarks.stage import place
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-    from airflow_ckpt_provider.write.staged_files import Look
+    from airflow_ckpt_provider.write.staged_files import CheckCost
     from benchmarks.stage import Place
 
 #: Seconds of one side, by part; what it took in all stands under no name.
@@ -136,20 +136,20 @@ def _stage(here: Place, splits: int, partitions: int) -> IdempotenceKey:
 
 def _ours(here: Place, key: IdempotenceKey, files: int) -> dict[str, float]:
     """Seconds in all, and in each part."""
-    target = IcebergTarget(here.catalog, "bench.staged")
+    target = CatalogTable(here.catalog, "bench.staged")
     spent: dict[str, float] = defaultdict(float)
-    looks: list[Look] = []
+    costs: list[CheckCost] = []
     seal = _checkpoint(here, key).sealed()
     sealed = None if seal is None else seal.digest
     with _timed(spent, ""):
         checkpoint = _checkpoint(here, key)
         # What the stage hands over in a DAG.
         checkpoint.vouched = sealed
-        [settled] = groups.commit([checkpoint], target, looked=looks.append)
+        [settled] = groups.commit([checkpoint], target, tell_cost=costs.append)
     snapshot = target.load().current_snapshot()
     if not settled.landed_now or snapshot is None or snapshot.summary is None or snapshot.summary["added-data-files"] != str(files):
         raise RuntimeError(f"{files} files must have landed now.")
-    spent[LOOK] = sum(look.seconds for look in looks)
+    spent[LOOK] = sum(cost.seconds for cost in costs)
     return spent
 
 

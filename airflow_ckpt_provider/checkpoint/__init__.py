@@ -51,7 +51,7 @@ recovery by rows) is planned in rounds: each is pinned when the one before it is
 up the write, so that what is staged is never staged again. A write that replaces rows is sealed provisionally: if the
 table moves before the commit, the stage plans another round on what the table is then, stages only what that changes,
 and seals again. If staged files are lost before the commit, the cleared stage does the same: it plans a round that lists
-other splits in the place of those that lost files, stages those, and seals again; see ``anew``. The commit takes the newest
+other splits in the place of those that lost files, stages those, and seals again; see ``restaged``. The commit takes the newest
 seal, and with it the round that the seal names.
 
 Decision: a seal that lost files may be followed by one of a later round, also while a commit of the earlier one is under

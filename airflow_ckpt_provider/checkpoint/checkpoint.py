@@ -1,37 +1,30 @@
 """One generation of one key: what has been recorded of it, and how more is recorded.
 
 Every method is safe to repeat and safe to race: it puts if absent, reads back what is there, and answers from that. No
-state is kept in memory but the header, which never changes.
+state is kept in memory but the header, which never changes. What a generation is sealed with, is in ``sealing``; whom it lands
+with, in ``group``; how far it is, in ``state``.
 """
 
 from __future__ import annotations
 
-import socket
-from collections import Counter
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.bounds import MAX_ROUNDS
 from airflow_ckpt_provider.checkpoint.documents import (
     Attempt,
     Commit,
     Compact,
-    Discard,
-    Group,
     Header,
     Member,
-    Members,
     Plan,
     Seal,
     Staged,
-    contents_of,
+    Tombstone,
 )
 from airflow_ckpt_provider.checkpoint.encoding import corrupt
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, OwnNames, generation_of, id_of, is_id, is_writer
+from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, OwnedNames, generation_of, id_of, is_id, is_writer
 from airflow_ckpt_provider.checkpoint.restart import how_to_continue, how_to_restart
 from airflow_ckpt_provider.checkpoint.store import ObjectGoneError
 from airflow_ckpt_provider.exceptions import (
@@ -42,26 +35,12 @@ from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
     NotSealedError,
     RecordsRemovedError,
-    RowCountError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject, RejectedFile
-    from airflow_ckpt_provider.checkpoint.encoding import Document
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-
-
-class State(StrEnum):
-    """How far a generation is, derived from what exists in the store."""
-
-    PLANNED = "planned"
-    STAGING = "staging"
-    SEALED = "sealed"
-    COMMITTED = "committed"
-    DISCARDED = "discarded"
-    FREED = "freed"
 
 
 def now() -> datetime:
@@ -177,9 +156,9 @@ class Checkpoint:
             self.require_not_compacted()
         for split in plan.splits if plan is not None else ():
             if not is_id(split.id):
-                raise self._strange(self.paths.plan(number), f"has a split {split.id!r}")
+                raise self._altered(self.paths.plan(number), f"has a split {split.id!r}")
         if plan is not None and len({split.id for split in plan.splits}) < len(plan.splits):
-            raise self._strange(self.paths.plan(number), "lists a split twice")
+            raise self._altered(self.paths.plan(number), "lists a split twice")
         return plan
 
     def plans(self) -> list[Plan]:
@@ -205,7 +184,7 @@ class Checkpoint:
             return plan
         pinned = self.plan(number)
         if pinned is None:
-            raise self._gone(self.paths.plan(number))
+            raise self.store.vanished(self.paths.plan(number))
         return pinned
 
     def begin(self, attempt: Attempt) -> None:
@@ -217,14 +196,14 @@ class Checkpoint:
         documents = self.store.read_many(self.store.names(self.paths.attempts), Attempt)
         return sorted(documents, key=lambda attempt: attempt.started_at)
 
-    def own_names(self) -> OwnNames:
+    def owned_names(self) -> OwnedNames:
         """Which files this generation has written, by the attempts that are recorded."""
         recorded = frozenset(id_of(name) for name in self.store.names(self.paths.attempts))
         return self.names_of(recorded)
 
-    def names_of(self, attempts: Iterable[str]) -> OwnNames:
+    def names_of(self, attempts: Iterable[str]) -> OwnedNames:
         """The names of the files that these attempts have written for this generation."""
-        return OwnNames(self.paths.key_hash, self.paths.generation, frozenset(attempts))
+        return OwnedNames(self.paths.key_hash, self.paths.generation, frozenset(attempts))
 
     def staged_ids(self) -> set[str]:
         """Ids of the splits that are published."""
@@ -243,7 +222,7 @@ class Checkpoint:
             raise
         for split_id, record in zip(split_ids, records, strict=True):
             if record.split != split_id or not is_writer(record.writer) or not record.rejects_its_own:
-                raise self._strange(self.paths.staged(split_id), f"is about the split {record.split!r} of {record.writer!r}")
+                raise self._altered(self.paths.staged(split_id), f"is about the split {record.split!r} of {record.writer!r}")
         return records
 
     def publish(self, staged: Staged) -> bool:
@@ -262,60 +241,6 @@ class Checkpoint:
         missing = ids - self.staged_ids()
         if missing:
             raise NotSealedError(f"{len(missing)} of {len(ids)} splits of the key {self.key.value!r} are not staged yet.")
-
-    def seal(
-        self,
-        records: Sequence[Staged],
-        manifests: Sequence[JsonObject] | None = None,
-        *,
-        plan: Plan | None = None,
-        number: int = 1,
-        provisional: bool = False,
-        again: bool = False,
-        rejected: Sequence[RejectedFile] = (),
-    ) -> Seal:
-        """Close the checkpoint: the totals of what is staged are fixed (I2).
-
-        :param records: of all splits of the plan.
-        :param manifests: what lists their files; their own if None.
-        :param plan: of the round; read from the store if None.
-        :param number: round of the plan.
-        :param provisional: whether another seal may take the place of this one; one of an earlier round is replaced.
-        :param again: whether that of an earlier round is replaced in any case, because files that it needs were lost.
-        :param rejected: rows of the input that are left out.
-        :returns: the newest seal; another one than was to be put, if that may not take its place.
-        :raises RowCountError: if a staged record disagrees with its own manifest.
-        """
-        seals = self.seals()
-        if seals and (seals[-1].round >= number or not (again or seals[-1].provisional)):
-            return seals[-1]
-        totals = totals_of(records, self.key.value)
-        if manifests is None:
-            manifests = [record.manifest for record in records if record.manifest is not None]
-        plan = self.plan(number) if plan is None else plan
-        if plan is None:
-            raise self._gone(self.paths.plan(number))
-        seal = Seal(
-            sealed_at=now(),
-            contents=contents_of(plan, records),
-            splits=totals.splits,
-            rows=totals.rows,
-            bytes=totals.bytes,
-            files=totals.files,
-            manifests=tuple(manifests),
-            round=number,
-            counts=dict(totals.counts),
-            provisional=provisional,
-            computed_by=computed_by(records, self.header.code),
-            rejected=tuple(rejected),
-        )
-        name = self.paths.seal(len(seals) + 1)
-        if self.store.create(name, seal):
-            return seal
-        sealed = self.sealed()
-        if sealed is None:
-            raise self._gone(name)
-        return sealed
 
     def sealed(self) -> Seal | None:
         """The newest seal, or what stands in its place once its records are removed; None before there is one."""
@@ -340,36 +265,6 @@ class Checkpoint:
         """This generation as a member of a commit group."""
         return Member(key=self.key.value, generation=self.header.generation)
 
-    def group(self) -> Group | None:
-        """The commit group this generation is bound to; None proves that no commit was ever tried (I10).
-
-        :raises CheckpointMissingError: if the list of its members is gone from the store.
-        """
-        group = self.store.read(self.paths.group, Group)
-        if group is None or group.listed_by is None:
-            return group
-        name = _members_of(group.listed_by, group.id)
-        listed = self.store.read(name, Members)
-        if listed is None:
-            raise self._gone(name)
-        return msgspec.structs.replace(group, members=listed.members, listed_by=None)
-
-    def list_members(self, group: Group) -> None:
-        """Put the list of a group's members, before any of them is bound to it; a group of one needs none."""
-        if len(group.members) > 1:
-            self.store.create(_members_of(min(group.members), group.id), Members(members=group.members))
-
-    def bind(self, group: Group) -> Group:
-        """Bind this generation to ``group`` unless it is bound already; what it is bound to is returned."""
-        several = len(group.members) > 1
-        bound_to = msgspec.structs.replace(group, members=(), listed_by=min(group.members)) if several else group
-        if self.store.create(self.paths.group, bound_to):
-            return group
-        bound = self.group()
-        if bound is None:
-            raise self._gone(self.paths.group)
-        return bound
-
     def committed(self) -> Commit | None:
         """The commit record. None does not prove the contrary: the table's history does."""
         return self.store.read(self.paths.commit, Commit)
@@ -380,7 +275,7 @@ class Checkpoint:
             return commit
         recorded = self.committed()
         if recorded is None:
-            raise self._gone(self.paths.commit)
+            raise self.store.vanished(self.paths.commit)
         if (recorded.group, recorded.snapshot_id) != (commit.group, commit.snapshot_id):
             raise CorruptObjectError(
                 f"The key {self.key.value!r} is recorded as committed in snapshot {recorded.snapshot_id}, and the table shows "
@@ -391,13 +286,13 @@ class Checkpoint:
     def discard(self, reason: str, *, freed: bool = False) -> None:
         """Put the tombstone: from now on this generation is not committed. Deletes nothing.
 
-        :param freed: see ``Discard``.
+        :param freed: see ``Tombstone``.
         """
-        self.store.create(self.paths.discard, Discard(discarded_at=now(), reason=reason, freed=freed))
+        self.store.create(self.paths.discard, Tombstone(discarded_at=now(), reason=reason, freed=freed))
 
-    def discarded(self) -> Discard | None:
+    def discarded(self) -> Tombstone | None:
         """The tombstone, or None."""
-        return self.store.read(self.paths.discard, Discard)
+        return self.store.read(self.paths.discard, Tombstone)
 
     def require_live(self) -> None:
         """Refuse to go on with a discarded generation.
@@ -420,13 +315,13 @@ class Checkpoint:
         :param seal: its newest seal.
         """
         facts = {name: getattr(seal, name) for name in seal.__struct_fields__} | {"manifests": ()}
-        attempts = tuple(sorted(self.own_names().attempts))
+        attempts = tuple(sorted(self.owned_names().attempts))
         compact = Compact(**facts, compacted_at=now(), sealed=seal.digest, attempts=attempts)
         if self.store.create(self.paths.compact, compact):
             return compact
         first = self.compacted()
         if first is None:
-            raise self._gone(self.paths.compact)
+            raise self.store.vanished(self.paths.compact)
         return first
 
     def compacted(self) -> Compact | None:
@@ -457,91 +352,8 @@ class Checkpoint:
                 "and use another idempotence key; to keep records for longer, raise older_than of the clean-up."
             )
 
-    # -- state --------------------------------------------------------------------------------------------------------
-
-    def state(self) -> State:
-        """How far this generation is, by what exists in the store.
-
-        A commit that landed and was not recorded yet still reads as sealed here: see ``group`` and the table's history.
-        """
-        for name, kind, state in (
-            (self.paths.commit, Commit, State.COMMITTED),
-            (self.paths.discard, Discard, State.DISCARDED),
-            (self.paths.seal(), Seal, State.SEALED),
-        ):
-            if self._there(name, kind):
-                discarded = self.discarded() if state is State.DISCARDED else None
-                return State.FREED if discarded is not None and discarded.freed else state
-        return State.STAGING if self.store.exists(self.paths.plan()) and self.staged_ids() else State.PLANNED
-
-    def _there(self, name: str, kind: type[Document]) -> bool:
-        """Whether an object exists; in a signed store, only one that is proved counts."""
-        if self.store.signer is None:
-            return self.store.exists(name)
-        return self.store.read(name, kind) is not None
-
-    def _strange(self, name: str, what: str) -> CorruptObjectError:
+    def _altered(self, name: str, what: str) -> CorruptObjectError:
         return CorruptObjectError(
             f"Object {name} in the checkpoint store {self.store.uri} {what}, as no task writes it. The store was altered; nothing "
             f"was changed. Redo the write: {how_to_restart(self.header)}."
         )
-
-    def _gone(self, name: str) -> CheckpointMissingError:
-        return CheckpointMissingError(
-            f"Object {name} existed in the checkpoint store {self.store.uri} a moment ago and is gone. Something deletes "
-            "from the store while it is in use; stop that before you retry."
-        )
-
-
-class Totals(NamedTuple):
-    """The totals of what all splits of a write have staged; see ``Seal``."""
-
-    splits: int
-    rows: int
-    bytes: int
-    files: int
-    counts: Mapping[str, int]
-
-
-def totals_of(staged: Sequence[Staged], key: str) -> Totals:
-    """The totals of these records.
-
-    :param key: for messages.
-    :raises RowCountError: if a record disagrees with its own manifest.
-    """
-    counts: Counter[str] = Counter()
-    for staged_split in staged:
-        if (staged_split.manifest is None) != (staged_split.rows == 0):
-            raise RowCountError(f"The staged record of split {staged_split.split} of the key {key!r} contradicts itself.")
-        counts.update(staged_split.counts)
-    return Totals(
-        len(staged),
-        sum(staged_split.rows for staged_split in staged),
-        sum(staged_split.bytes for staged_split in staged),
-        sum(len(staged_split.files) for staged_split in staged),
-        counts,
-    )
-
-
-def computed_by(staged: Sequence[Staged], code: str) -> dict[str, int]:
-    """How many splits each code has computed; none if all are of the header's.
-
-    :param code: the header's.
-    """
-    found = Counter(own for record in staged for own in dict.fromkeys(record.computed_by or (code,)))
-    return dict(sorted(found.items())) if found.keys() - {code} else {}
-
-
-def this_host() -> str:
-    """Name of this machine, for attempt records."""
-    return socket.gethostname()
-
-
-def _members_of(first: Member, group_id: str) -> str:
-    """Name of the list of a group's members."""
-    return CheckpointPaths(IdempotenceKey(first.key).hash, first.generation).members(group_id)
-
-
-def member_digest(members: Sequence[Member]) -> bytes:
-    """Canonical bytes of a set of members, for digests."""
-    return msgspec.json.encode(sorted(members))

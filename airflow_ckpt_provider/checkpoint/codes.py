@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Code, Continue, code_of
 from airflow_ckpt_provider.checkpoint.encoding import corrupt
+from airflow_ckpt_provider.checkpoint.group import bound_group
 from airflow_ckpt_provider.checkpoint.layout import id_of
 from airflow_ckpt_provider.exceptions import BindingMismatchError, InvalidInputError
 
@@ -78,7 +79,7 @@ def request_continuation(checkpoint: Checkpoint, requested_by: str) -> int:
     checkpoint.require_live()
     if not checkpoint.header.transform:
         raise InvalidInputError(f"The write of the key {checkpoint.key.value!r} has no transform, whose code could have changed.")
-    if checkpoint.committed() is not None or checkpoint.group() is not None:
+    if checkpoint.committed() is not None or bound_group(checkpoint) is not None:
         raise InvalidInputError(f"A commit of the key {checkpoint.key.value!r} was begun: there is nothing left to go on with.")
     asked = _open_request(checkpoint)
     if asked is not None:

@@ -26,7 +26,7 @@ FORMAT_VERSION = 1
 
 
 class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="document"):
-    """Base of all stored documents. The class name, in lower case, is stored as member ``document``."""
+    """Base of all stored documents. What kind of document it is, is stored as member ``document``."""
 
     format_version: int = FORMAT_VERSION
 

@@ -187,7 +187,7 @@ def author_of(file: str) -> Author | None:
 
 
 @dataclass(frozen=True)
-class OwnNames:
+class OwnedNames:
     """Which files are those of one generation: their names bear its key, its number and an attempt that is recorded (I4, I15).
 
     A record in the store alone makes no file anybody's: the id of another key's attempt may be written there.

@@ -19,8 +19,8 @@ from airflow_ckpt_provider.exceptions import BindingMismatchError, InvalidInputE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_ckpt_provider.checkpoint.checkpoint import State
     from airflow_ckpt_provider.checkpoint.documents import Connections, Seal
+    from airflow_ckpt_provider.checkpoint.state import State
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 
 

@@ -7,7 +7,7 @@ of the write. While the write is not sealed, a later attempt runs rejected rows 
 reads files that the record of another split names, and has a record of its own, with the rows that came right and those that did
 not.
 
-Decision: a split that reads rejected rows stands and falls with the split that they are of. If that is staged once more, because a
+Decision: a split that reads rejected rows stands and falls with the split that they are of. If that is staged again, because a
 file of it is gone, its rows are all computed again, those that were rejected too.
 """
 

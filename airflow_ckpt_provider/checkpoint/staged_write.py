@@ -8,33 +8,34 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, totals_of
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import Compact, contents_of
 from airflow_ckpt_provider.checkpoint.rejected import left_out
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.checkpoint.sealing import totals_of
 from airflow_ckpt_provider.exceptions import BindingMismatchError, CheckpointMissingError, CorruptObjectError, NotSealedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Seal, Split, Staged
-    from airflow_ckpt_provider.checkpoint.layout import OwnNames
+    from airflow_ckpt_provider.checkpoint.layout import OwnedNames
 
     #: Refuses records of a write that name files which it has not written (I15).
-    RequireOwn: TypeAlias = Callable[["StagedWrite", Sequence[Staged]], None]
+    RequireOwned: TypeAlias = Callable[["StagedWrite", Sequence[Staged]], None]
 
 
 class StagedWrite:
     """One generation's write, at any point between its header and its commit.
 
     :param checkpoint: the generation.
-    :param require_own: looks at the records as they are read, and raises to stop; they are taken as they are if None.
+    :param require_owned: looks at the records as they are read, and raises to stop; they are taken as they are if None.
     """
 
-    def __init__(self, checkpoint: Checkpoint, require_own: RequireOwn | None = None) -> None:
+    def __init__(self, checkpoint: Checkpoint, require_owned: RequireOwned | None = None) -> None:
         self.checkpoint = checkpoint
         self.header: Header = checkpoint.header
-        self._require_own = require_own
+        self._require_owned = require_owned
         self._plans: list[Plan] | None = None
         self._records: dict[str, Staged] = {}
 
@@ -114,8 +115,8 @@ class StagedWrite:
         new = [split_id for split_id in split_ids if split_id not in self._records]
         if new:
             records = self.checkpoint.staged(new)
-            if self._require_own is not None:
-                self._require_own(self, records)
+            if self._require_owned is not None:
+                self._require_owned(self, records)
             self._records |= zip(new, records, strict=True)
         return [self._records[split_id] for split_id in split_ids]
 
@@ -124,9 +125,9 @@ class StagedWrite:
         return SealedWrite(self.checkpoint, seal, self._plans, self._records)
 
     @property
-    def names(self) -> OwnNames:
+    def names(self) -> OwnedNames:
         """The names by which files of this generation are known; an attempt that begins later adds to them."""
-        return self.checkpoint.own_names()
+        return self.checkpoint.owned_names()
 
     @cached_property
     def replaced(self) -> SealedWrite | None:
@@ -137,8 +138,8 @@ class StagedWrite:
 
     @property
     def replaced_files(self) -> list[str]:
-        """Files that its commit takes away because it replaces a generation; see ``SealedWrite.own_files``."""
-        return self.replaced.own_files if self.replaced is not None else []
+        """Files that its commit takes away because it replaces a generation; see ``SealedWrite.added_files``."""
+        return self.replaced.added_files if self.replaced is not None else []
 
 
 class SealedWrite(StagedWrite):
@@ -192,11 +193,11 @@ class SealedWrite(StagedWrite):
         return self.checkpoint.vouched is not None and self.checkpoint.vouched == self.seal.digest
 
     @cached_property
-    def names(self) -> OwnNames:
+    def names(self) -> OwnedNames:
         """The names by which files of this generation are known, as they were when they were first asked for."""
         if isinstance(self.seal, Compact):
             return self.checkpoint.names_of(self.seal.attempts)
-        return self.checkpoint.own_names()
+        return self.checkpoint.owned_names()
 
     @property
     def is_compact(self) -> bool:
@@ -254,7 +255,7 @@ class SealedWrite(StagedWrite):
         )
 
     @property
-    def own_files(self) -> list[str]:
+    def added_files(self) -> list[str]:
         """Files that it has staged for rows of its own."""
         # A split that replaced a file of the table carried rows over that are not this write's to remove.
         return [file.path for record in self.staged if not record.replaces for file in record.files]

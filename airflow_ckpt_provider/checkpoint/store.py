@@ -15,7 +15,7 @@ from airflow_ckpt_provider.checkpoint.bounds import BoundsError, require_size
 from airflow_ckpt_provider.checkpoint.encoding import corrupt, from_json, to_json
 from airflow_ckpt_provider.checkpoint.layout import probe
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
-from airflow_ckpt_provider.exceptions import RetryableError
+from airflow_ckpt_provider.exceptions import CheckpointMissingError, RetryableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -119,6 +119,13 @@ class CheckpointStore:
         """
         data = self._bytes(name)
         return None if data is None else from_json(name, data, kind, self.signer)
+
+    def vanished(self, name: str) -> CheckpointMissingError:
+        """The error of an object that was there a moment ago, such as when ours could not be created, and is not any more."""
+        return CheckpointMissingError(
+            f"Object {name} existed in the checkpoint store {self.uri} a moment ago and is gone. Something deletes "
+            "from the store while it is in use; stop that before you retry."
+        )
 
     def read_many(self, names: Iterable[str], kind: type[AnyDocument]) -> list[AnyDocument]:
         """Documents that were listed, so that they must exist, in the order of ``names``."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import Connections
+from airflow_ckpt_provider.checkpoint.group import bound_group
 from airflow_ckpt_provider.checkpoint.layout import rows_folder
 from airflow_ckpt_provider.checkpoint.reference import require_same_table, resolve
 from airflow_ckpt_provider.checkpoint.restart import is_program
+from airflow_ckpt_provider.checkpoint.state import State, state_of
 from airflow_ckpt_provider.exceptions import BindingMismatchError, InvalidInputError
 from airflow_ckpt_provider.hooks.catalog import DEFAULT_CONN_ID
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
 from airflow_ckpt_provider.hooks.spark import DEFAULT_CONN_ID as DEFAULT_SPARK
 from airflow_ckpt_provider.hooks.tables import open_table
 from airflow_ckpt_provider.tables.format import format_of, mode_type
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commits
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.reference import Reference
@@ -144,20 +146,20 @@ def latest_of(pointer: str | Reference, connections: OwnConnections) -> Checkpoi
     return None if checkpoint is None else Checkpoint.latest(checkpoint.store, checkpoint.key)
 
 
-def target_of(checkpoint: Checkpoint, pointer: str | Reference, connections: OwnConnections) -> Table:
+def table_of(checkpoint: Checkpoint, pointer: str | Reference, connections: OwnConnections) -> Table:
     """The table of a pointer's checkpoint, or of another generation of its key.
 
     :param connections: what the DAG says.
     :raises BindingMismatchError: if the store says otherwise than the DAG or the reference.
     """
     connections.require(checkpoint, pointer)
-    table = checkpoint.header.table
+    bound = checkpoint.header.table
     conn_id = connections.of(checkpoint, pointer).table
-    target = open_table(table.format, table.identifier, table.branch, conn_id)
+    table = open_table(bound.format, bound.identifier, bound.branch, conn_id)
     if isinstance(pointer, str) or pointer["generation"] != checkpoint.header.generation:
         # No reference vouches for this header.
-        target.require_creation(table, None)
-    return target
+        table.require_creation(bound, None)
+    return table
 
 
 def reached(pointer: str | Reference, until: State, connections: OwnConnections) -> bool:
@@ -168,7 +170,7 @@ def reached(pointer: str | Reference, until: State, connections: OwnConnections)
     :param connections: what the DAG says.
     :raises DiscardedError: if it was discarded, so that it never will be.
     :raises CorruptObjectError: if the store says that it is committed, and that was no commit of what is staged.
-    :raises RolledBackError: if the table does not show its commit; see ``groups.verify``.
+    :raises RolledBackError: if the table does not show its commit; see ``commits.verify``.
     """
     checkpoint = find_checkpoint(pointer, connections)
     if checkpoint is None:
@@ -181,12 +183,12 @@ def reached(pointer: str | Reference, until: State, connections: OwnConnections)
     recorded = checkpoint.committed()
     if recorded is not None:
         # Only once, before whatever waits goes on: the record alone proves nothing (I15).
-        groups.verify(checkpoint, recorded, target_of(checkpoint, pointer, connections))
+        commits.verify(checkpoint, recorded, table_of(checkpoint, pointer, connections))
         return True
-    state = checkpoint.state()
+    state = state_of(checkpoint)
     if state is until:
         return True
-    if checkpoint.group() is not None and groups.landed(checkpoint, target_of(checkpoint, pointer, connections)) is not None:
+    if bound_group(checkpoint) is not None and commits.landed(checkpoint, table_of(checkpoint, pointer, connections)) is not None:
         return True
     if state is State.DISCARDED and not isinstance(pointer, str):
         checkpoint.require_live()

@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator
 from airflow_ckpt_provider.checkpoint.reference import pointers, require_whole
 from airflow_ckpt_provider.exceptions import BindingMismatchError, CheckpointMissingError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
-from airflow_ckpt_provider.hooks.lookup import OwnConnections, find_checkpoint, target_of
+from airflow_ckpt_provider.hooks.lookup import OwnConnections, find_checkpoint, table_of
 from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.operators.identity import origin_of
 from airflow_ckpt_provider.spark.checks.check import parse_checks
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.spark.checks.check import Check, CheckSpec
     from airflow_ckpt_provider.spark.checks.run import Outcome
     from airflow_ckpt_provider.tables.table import Table
-    from airflow_ckpt_provider.write.staged_files import Look
+    from airflow_ckpt_provider.write.staged_files import CheckCost
 
 
 class CheckpointCommitOperator(BaseOperator):
@@ -139,7 +139,7 @@ class CheckpointCommitOperator(BaseOperator):
                 )
             checkpoints.append(checkpoint)
         header = checkpoints[0].header
-        table = target_of(checkpoints[0], given[0], self._own)
+        table = table_of(checkpoints[0], given[0], self._own)
         for pointer, checkpoint in zip(given, checkpoints, strict=True):
             if isinstance(pointer, str):
                 self._require_told(checkpoint)
@@ -148,7 +148,7 @@ class CheckpointCommitOperator(BaseOperator):
         checks = parse_checks(self.checks)
         self.log.info("Committing %d checkpoint(s) to %s, key %s.", len(checkpoints), header.table.identifier, header.key)
         audit = (lambda sealed: self._check(checks, sealed, table, spark_conn_id)) if checks else None
-        settled = groups.commit(checkpoints, table, audit, self._looked)
+        settled = groups.commit(checkpoints, table, audit, self._log_check)
         for snapshot_id in dict.fromkeys(member.commit.snapshot_id for member in settled):
             members = [member for member in settled if member.commit.snapshot_id == snapshot_id]
             self._log_outcome(snapshot_id, members)
@@ -213,9 +213,9 @@ class CheckpointCommitOperator(BaseOperator):
             finally:
                 self._run = None
 
-    def _looked(self, look: Look) -> None:
-        if look.is_long:
-            self.log.info("Looking at %s staged files, before they land, took %.1f s.", f"{look.files:,}", look.seconds)
+    def _log_check(self, cost: CheckCost) -> None:
+        if cost.is_long:
+            self.log.info("Looking at %s staged files, before they land, took %.1f s.", f"{cost.files:,}", cost.seconds)
 
     def _report(self, outcome: Outcome) -> None:
         self.log.info("%s (%.1f s)", outcome, outcome.seconds)

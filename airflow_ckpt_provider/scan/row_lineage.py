@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.anew import as_named
 from airflow_ckpt_provider.checkpoint.bounds import Count  # noqa: TC001 - msgspec reads the annotations of its structs at run time
 from airflow_ckpt_provider.checkpoint.documents import READ, Pinned
+from airflow_ckpt_provider.checkpoint.restaged import as_named
 from airflow_ckpt_provider.scan.lance import MOVES_NO_ROW, transaction_of
 from airflow_ckpt_provider.scan.lance_rows import Rows, content_of, facts_of, fields_of, live_fragments, live_places, range_splits
 

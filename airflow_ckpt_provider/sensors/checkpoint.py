@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk import BaseSensorOperator, conf
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.reference import pointers, require_whole
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.lookup import OwnConnections, reached

@@ -7,21 +7,7 @@ retry computes only the buckets that are not staged. What arrives between two at
 is needed, and nothing is shuffled for the write. The session tells how many there are, and what decides which rows are in each, so
 the plan is made with one; ``spark.frame.partitions`` proves it, and runs the missing ones only.
 
-**Rows, in rounds.** Every attempt that finds the checkpoint unsealed opens a round. Plan ``n`` lists the splits of plan ``n-1``
-that were staged at that moment, the recovered ones, and the fresh splits of round ``n``: bucket by bucket, the rows whose ids
-are in no recovered split. Why each id lands exactly once, whatever crashes and races:
-
-1. Plan ``n`` is pinned by put-if-absent, so everybody agrees on which splits are recovered, and those never change (I3).
-2. Fresh splits hold no id of a recovered one (anti-join) and no id of each other (buckets), whoever wrote which of them and
-   whatever input they saw. A plan whose splits are all staged is therefore a whole write without doubles.
-3. A split of an older round that is published after plan ``n`` was pinned is in no later plan: nobody reads it again, and its
-   rows are in the fresh splits of round ``n``.
-4. The seal is made of one plan and put if absent. If a slow attempt seals plan ``n`` while another one is opening ``n+1``, the
-   seal holds: it is whole by 2. The newer round finds it and gives its own files up; it can not seal beside it. That no round is
-   opened after a seal, and that a sealer looks for newer rounds first, only saves work.
-
-A round names the attempt that opened it. One that does not get its plan pinned opens the next round instead of sharing this
-one, so that all fresh splits of a round are one attempt's view of the input; 2 holds without it.
+**Rows, in rounds.** Recovery by rows opens a round in each attempt; see ``sources.frame_plans``.
 
 Decision: a row that arrives later under an id that is staged already counts as staged, and is not written.
 """
@@ -37,11 +23,17 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.bounds import Count  # noqa: TC001 - msgspec reads the annotations of its structs at run time
-from airflow_ckpt_provider.checkpoint.checkpoint import now
-from airflow_ckpt_provider.checkpoint.documents import READ, Pinned, Plan, Split, part_of
+from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.exceptions import InvalidInputError
-from airflow_ckpt_provider.sources.packing import require_each_once
+from airflow_ckpt_provider.sources.frame_plans import (
+    buckets_again,
+    next_round,
+    plan_of_buckets,
+    plan_of_partitions,
+    require_each_bucket,
+    require_each_partition,
+)
+from airflow_ckpt_provider.sources.no_reader import NoReader
 from airflow_ckpt_provider.sources.transform import Transform
 from airflow_ckpt_provider.transforms.fingerprint import fingerprint_of
 
@@ -52,7 +44,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_ckpt_provider.checkpoint.documents import JsonObject
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan, Split
+    from airflow_ckpt_provider.sources.frame_plans import Partitions
 
 Recover = Literal["partitions", "buckets", "rows"]
 
@@ -221,25 +214,20 @@ class SparkDataFrame:
     def plan(self, options: Mapping[str, str]) -> Plan:
         """One split per bucket. In recovery by rows, this is the first round."""
         if self.recover == "rows":
-            return self._round((), frozenset(), uuid.uuid4().hex)
-        if self.recover == "partitions":
-            return self._partitioned()
-        splits = tuple(Split(id=f"{number:06d}", bytes=0, read={"bucket": number}) for number in range(self.buckets))
-        return Plan(created_at=now(), source=Buckets(buckets=self.buckets).to_json(), splits=splits)
+            return next_round(self.buckets, (), frozenset(), uuid.uuid4().hex)
+        if self.recover == "buckets":
+            return plan_of_buckets(self.buckets)
+        if self.told_partitions is None:
+            raise TypeError(f"{self!r} is planned by the partitions that a session tells.")
+        return plan_of_partitions(self.told_partitions(self))
 
     def require_once(self, plan: Plan, options: Mapping[str, str]) -> None:
         """Refuse a bucket that is computed twice, or not at all in the last round; see ``AccountingSource``."""
         del options
-        of_source = [split for split in plan.splits if split.task == READ]
         if self.recover == "partitions":
-            numbers = [part_of(split.read["partition"], int) for split in of_source]
-            every = {f"partition {number}" for number in range(plan.source_as(Partitions).partitions)}
-            require_each_once((f"partition {number}" for number in numbers), self.name, every)
-            return
-        reads = [(part_of(split.read.get("round", 0), int), part_of(split.read["bucket"], int)) for split in of_source]
-        last = max((number for number, _ in reads), default=0)
-        every = {f"bucket {bucket} of round {last}" for bucket in range(self.buckets)}
-        require_each_once((f"bucket {bucket} of round {number}" for number, bucket in reads), self.name, every)
+            require_each_partition(plan, self.name)
+        else:
+            require_each_bucket(plan, self.buckets, self.name)
 
     def replan(
         self,
@@ -257,34 +245,13 @@ class SparkDataFrame:
         del options
         if self.recover != "rows" or all(split.id in staged_ids for split in rounds[-1].splits):
             return None
-        return self._round(rounds, staged_ids, attempt or uuid.uuid4().hex)
+        return next_round(self.buckets, rounds, staged_ids, attempt or uuid.uuid4().hex)
 
-    def staged_anew(self, plan: Plan, staged_ids: AbstractSet[str], number: int, attempt: str) -> Plan:
+    def restaged(self, plan: Plan, staged_ids: AbstractSet[str], number: int, attempt: str) -> Plan:
         """The plan as it is; in recovery by rows, all buckets again for the rows of those that were lost."""
         if self.recover != "rows" or all(split.id in staged_ids for split in plan.splits if split.task == READ):
             return plan
-        others = tuple(split for split in plan.splits if split.task != READ)
-        fresh = self._numbered([split for split in plan.splits if split.task == READ and split.id in staged_ids], number, attempt)
-        return msgspec.structs.replace(plan, source=fresh.source, splits=fresh.splits + others)
-
-    def _partitioned(self) -> Plan:
-        if self.told_partitions is None:
-            raise TypeError(f"{self!r} is planned by the partitions that a session tells.")
-        pinned = self.told_partitions(self)
-        splits = tuple(Split(id=f"{number:06d}", bytes=0, read={"partition": number}) for number in range(pinned.partitions))
-        return Plan(created_at=now(), source=pinned.to_json(), splits=splits)
-
-    def _round(self, rounds: Sequence[Plan], staged_ids: AbstractSet[str], attempt: str) -> Plan:
-        recovered = [split for split in rounds[-1].splits if split.id in staged_ids] if rounds else []
-        return self._numbered(recovered, len(rounds) + 1, attempt)
-
-    def _numbered(self, recovered: Sequence[Split], number: int, attempt: str) -> Plan:
-        fresh = tuple(
-            Split(id=f"r{number:04d}p{bucket:06d}", bytes=0, read={"bucket": bucket, "round": number})
-            for bucket in range(self.buckets)
-        )
-        pinned = Buckets(buckets=self.buckets, round=number, attempt=attempt, recovered=len(recovered))
-        return Plan(created_at=now(), source=pinned.to_json(), splits=(*recovered, *fresh))
+        return buckets_again(self.buckets, plan, staged_ids, number, attempt)
 
     def verify(self, splits: Sequence[Split], options: Mapping[str, str]) -> None:
         """Nothing is known of the input: what ``build`` reads is its own affair."""
@@ -315,61 +282,9 @@ class SparkDataFrame:
         return function  # type: ignore[no-any-return]
 
 
-class Buckets(Pinned, frozen=True, kw_only=True, omit_defaults=True, tag="dataframe"):
-    """Into how many buckets ids are dealt; in recovery by rows, by which attempt, in which round, beside how many old splits."""
-
-    buckets: Count
-    round: Count | None = None
-    attempt: str | None = None
-    recovered: Count | None = None
-
-
-class Partitions(Pinned, frozen=True, kw_only=True, tag="partitions"):
-    """What decides which rows are in which partition of a DataFrame.
-
-    :param partitions: how many there are.
-    :param query: digest of the physical plan that computes them.
-    :param inputs: digest of the files, and parts of files, that each partition of each scan reads.
-    :param files: how many those are.
-    :param settings: of the session, under which every attempt cuts the input alike.
-    :param spark: version of Spark.
-    """
-
-    partitions: Count
-    query: str
-    inputs: str
-    files: Count
-    settings: dict[str, str]
-    spark: str
-
-
-class NoReader:
-    """Stands where other sources have a reader. Picklable.
-
-    :param what: a split is, and who alone can compute its rows, for a message.
-    """
-
-    def __init__(self, what: str = "a bucket of a DataFrame: only a Spark session") -> None:
-        self._what = what
-
-    def read(self, split: Split, expected: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        """Never reads.
-
-        :raises InvalidInputError: always.
-        """
-        raise InvalidInputError(f"Split {split.id} is {self._what} can compute its rows.")
-
-
 def _shortened(sql: str) -> str:
     words = " ".join(sql.split())
     return words if len(words) <= _SHOWN else f"{words[:_SHOWN]} ..."
-
-
-def recovered_splits(plan: Plan) -> list[Split]:
-    """The splits of ``plan`` that earlier rounds staged; none unless recovery is by rows."""
-    rounds = {split.id: int(str(split.read["round"])) for split in plan.splits if split.task == READ and "round" in split.read}
-    newest = max(rounds.values(), default=0)
-    return [split for split in plan.splits if rounds.get(split.id, newest) < newest]
 
 
 def _parameters_json(parameters: Mapping[str, Any]) -> JsonObject:

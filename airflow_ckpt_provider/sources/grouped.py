@@ -19,7 +19,8 @@ from airflow_ckpt_provider.checkpoint.documents import (  # msgspec reads the an
 )
 from airflow_ckpt_provider.checkpoint.readers import GROUPED
 from airflow_ckpt_provider.exceptions import InvalidInputError
-from airflow_ckpt_provider.sources.dataframe import NoReader, SparkDataFrame
+from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
+from airflow_ckpt_provider.sources.no_reader import NoReader
 from airflow_ckpt_provider.sources.packing import require_each_once
 from airflow_ckpt_provider.sources.protocol import (
     AccountingSource,

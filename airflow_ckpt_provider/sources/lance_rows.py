@@ -78,7 +78,7 @@ class DatasetRows:
         source = ranges.pinned(last, dataset)
         return msgspec.structs.replace(last, created_at=now(), source=source, splits=ranges.splits, base=dataset.version)
 
-    def staged_anew(self, plan: Plan, staged_ids: AbstractSet[str], number: int, attempt: str) -> Plan:
+    def restaged(self, plan: Plan, staged_ids: AbstractSet[str], number: int, attempt: str) -> Plan:
         """The plan as it is: a range is read again by itself."""
         del staged_ids, number, attempt
         return plan

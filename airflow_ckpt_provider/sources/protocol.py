@@ -192,7 +192,7 @@ class ReplanningSource(Source, Protocol):
         """
         ...
 
-    def staged_anew(self, plan: Plan, staged_ids: AbstractSet[str], number: int, attempt: str) -> Plan:
+    def restaged(self, plan: Plan, staged_ids: AbstractSet[str], number: int, attempt: str) -> Plan:
         """A plan in which lost splits have new ids, as this source stages them.
 
         :param staged_ids: ids of the published splits whose files are there.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Pinned, Plan, Split
-from airflow_ckpt_provider.sources.dataframe import NoReader
+from airflow_ckpt_provider.sources.no_reader import NoReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

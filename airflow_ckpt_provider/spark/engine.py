@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_ckpt_provider.sources.protocol import Source
-    from airflow_ckpt_provider.write.attempt import Round, WriteAttempt
+    from airflow_ckpt_provider.write.attempt import WriteAttempt
+    from airflow_ckpt_provider.write.planning import Round
     from airflow_ckpt_provider.write.work import SplitWork
 
 

@@ -10,7 +10,7 @@ import enum
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 
-from airflow_ckpt_provider.checkpoint.anew import staged_anew
+from airflow_ckpt_provider.checkpoint.restaged import restaged
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.tables.parameters import ModeParameters, told
 
@@ -104,18 +104,18 @@ class Mode(Traits, ABC):
 
     @classmethod
     def stays_freed(cls, parameters: JsonObject) -> bool:
-        """Whether rows of this mode that were freed stay so when their stage is cleared; see ``Discard.freed``."""
+        """Whether rows of this mode that were freed stay so when their stage is cleared; see ``Tombstone.freed``."""
         del parameters
         return False
 
     @classmethod
-    def staged_anew(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
-        """The plan of a round in which splits whose files are gone are staged once more, as far as it is known by now.
+    def restaged(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
+        """The plan of a round in which splits whose files are lost are staged again, as far as it is known by now.
 
         :param lost: their ids; of splits of the last plan, or of the last one that lists the source's.
         :raises StagedFileMissingError: if that cannot be.
         """
-        return staged_anew(write.plan, lost, len(write.plans) + 1)
+        return restaged(write.plan, lost, len(write.plans) + 1)
 
     @abstractmethod
     def writer(self, write: StagedWrite) -> Writer:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import StagedFile
 
 #: What helps where a split cannot read what others have staged.
-_WAY_ON = "Clear the stage: it stages anew what is missing, and what was computed from it, and nothing else."
+_WAY_ON = "Clear the stage: it stages again what is missing, and what was computed from it, and nothing else."
 
 #: What the libraries say of a file that is no file of its kind.
 _DAMAGED = re.compile(r"magic|corrupt|deserialize|invalid user input", re.IGNORECASE)

@@ -56,17 +56,17 @@ class StagedStorage(Protocol):
         ...
 
     def lost(self, files: Sequence[StagedFile]) -> list[StagedFile]:
-        """Those of these staged files that are gone, or have another size (I5)."""
+        """The lost ones of these staged files: those that are not there, or have another size (I5)."""
         ...
 
-    def require_own_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:
+    def require_owned_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:
         """Refuse records of splits, and plans made from them, that name files which this generation has not written (I15).
 
         :raises CorruptObjectError: naming one.
         """
         ...
 
-    def require_own_files(self, writes: Sequence[SealedWrite]) -> None:
+    def require_owned_files(self, writes: Sequence[SealedWrite]) -> None:
         """Refuse to land, or to look at, what names files that its generation has not written for this table (I4, I15).
 
         What is replaced is looked at, too.

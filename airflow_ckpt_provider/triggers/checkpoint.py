@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.exceptions import RetryableError, TerminalError, panics_as_errors, terminal_error
 from airflow_ckpt_provider.hooks.lookup import OwnConnections, reached
 

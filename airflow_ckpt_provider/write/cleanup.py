@@ -19,13 +19,14 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
+from airflow_ckpt_provider.checkpoint.state import State, state_of
 from airflow_ckpt_provider.exceptions import BindingMismatchError, HistoryExpiredError, RolledBackError, TableMissingError
 from airflow_ckpt_provider.sources.rejected.file import in_store, remove
 from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.tables.summary import trace_of
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commits
 from airflow_ckpt_provider.write.freeing import give_up_read
 from airflow_ckpt_provider.write.looks import look_at
 from airflow_ckpt_provider.write.membership import group_of
@@ -70,7 +71,7 @@ class Listings:
 
 def clean(
     latest: Checkpoint,
-    target_of: Callable[[Checkpoint], Table],
+    table_of: Callable[[Checkpoint], Table],
     listings: Listings | None = None,
     *,
     not_begun: NotBegun = lambda _: (),
@@ -79,7 +80,7 @@ def clean(
     """Remove what the generations of a key have left, one after the other.
 
     :param latest: its newest generation.
-    :param target_of: the table of a generation.
+    :param table_of: the table of a generation.
     :param listings: of clean-ups of other keys in the same task.
     :param not_begun: who else is to read rows that were staged for other tasks; see ``write.freeing``.
     :param discard_unfinished: whether the newest generation is given up if it is not committed, so that it can be cleaned.
@@ -92,11 +93,11 @@ def clean(
         discard = discard_unfinished and generation == latest.header.generation
         try:
             if mode_type(checkpoint.header).lands:
-                yield _cleaned(checkpoint, target_of(checkpoint), known, listings, discard=discard)
+                yield _cleaned(checkpoint, table_of(checkpoint), known, listings, discard=discard)
             else:
-                yield free(checkpoint, target_of(checkpoint), listings, not_begun, discard=discard)
+                yield free(checkpoint, table_of(checkpoint), listings, not_begun, discard=discard)
         except (TableMissingError, RolledBackError, HistoryExpiredError, BindingMismatchError) as error:
-            yield Cleaned(generation, checkpoint.state(), left=str(error))
+            yield Cleaned(generation, state_of(checkpoint), left=str(error))
 
 
 def free(checkpoint: Checkpoint, table: Table, listings: Listings, not_begun: NotBegun, *, discard: bool = False) -> Cleaned:
@@ -106,7 +107,7 @@ def free(checkpoint: Checkpoint, table: Table, listings: Listings, not_begun: No
     :param discard: whether rows that no task has begun to read are given up, too.
     """
     left = give_up_read(checkpoint, not_begun, discard=discard)
-    generation, state = checkpoint.header.generation, checkpoint.state()
+    generation, state = checkpoint.header.generation, state_of(checkpoint)
     if left:
         return Cleaned(generation, state, left=left)
     files = table.orphans(StagedWrite(checkpoint), None, listings.of(table, checkpoint.header.table))
@@ -122,7 +123,7 @@ def _cleaned(checkpoint: Checkpoint, table: Table, known: set[Trace], listings: 
         return Cleaned(checkpoint.header.generation, State.COMMITTED)
     if commit is None and discard and (barred or group_of(checkpoint) is None):
         checkpoint.discard("it was cleaned up unfinished")
-    state = State.COMMITTED if commit is not None else checkpoint.state()
+    state = State.COMMITTED if commit is not None else state_of(checkpoint)
     if barred:
         left = "" if checkpoint.discarded() is not None else f"it is not given up, though it cannot be committed any more: {barred}"
     else:
@@ -156,11 +157,11 @@ def landed_or_barred(checkpoint: Checkpoint, table: Table, known: set[Trace], *,
     :param record: whether a commit that the table shows and the store does not may be recorded.
     """
     try:
-        commit = groups.landed(checkpoint, table, record=record)
+        commit = commits.landed(checkpoint, table, record=record)
         if commit is not None:
             # The record alone does not tell that nothing of it is needed any more (I15). Expired history cannot tell otherwise.
             with contextlib.suppress(HistoryExpiredError):
-                groups.verify(checkpoint, commit, table)
+                commits.verify(checkpoint, commit, table)
         if commit is None and checkpoint.newest_seal() is not None:
             look_at(table, checkpoint.header.table, lambda state: state.require_unknown([checkpoint.header], known))
     except BindingMismatchError as error:

@@ -15,7 +15,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.staged_write import sealed_of
 from airflow_ckpt_provider.exceptions import CorruptObjectError, DiscardedError, InvalidInputError
 from airflow_ckpt_provider.sources.saved import plan_of
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commits
 from airflow_ckpt_provider.write.attempt import WriteAttempt
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Execution:
         work.stage(split_id, (batch for batch in batches if batch.num_rows), task_attempt)
         return split_id
 
-    def require_own(self, split_ids: Sequence[str]) -> None:
+    def require_owned(self, split_ids: Sequence[str]) -> None:
         """Refuse splits that are not one of each partition of this execution (I2).
 
         :raises CorruptObjectError: naming one.
@@ -111,9 +111,9 @@ def sealed(store: CheckpointStore, table: Table, request: WriteRequest, executio
     :param split_ids: of the tasks that count, one for each partition.
     :raises DiscardedError: if the generation was given up meanwhile.
     """
-    execution.require_own(split_ids)
+    execution.require_owned(split_ids)
     checkpoint = Checkpoint.at(store, request.key, execution.generation)
-    if groups.landed(checkpoint, table) is not None:
+    if commits.landed(checkpoint, table) is not None:
         return Saved(checkpoint, sealed_of(checkpoint), is_own=False)
     attempt = WriteAttempt(store, table, request)
     if attempt.checkpoint.header.generation != execution.generation:

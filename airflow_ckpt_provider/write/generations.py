@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.codes import accept, differs_in_code_only
-from airflow_ckpt_provider.checkpoint.documents import Header, code_of, fingerprint
+from airflow_ckpt_provider.checkpoint.group import bound_group
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 from airflow_ckpt_provider.exceptions import BindingMismatchError, RestartRefusedError
 from airflow_ckpt_provider.sources.protocol import ListableSource
 from airflow_ckpt_provider.tables.summary import trace_of
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commits, groups
 from airflow_ckpt_provider.write.conflict_checks import require_not_landed
+from airflow_ckpt_provider.write.headers import Headers
 from airflow_ckpt_provider.write.looks import look_at
 
 if TYPE_CHECKING:
-    from airflow_ckpt_provider.checkpoint.documents import Commit, Discard, TableBinding
+    from airflow_ckpt_provider.checkpoint.documents import Commit, Header, Tombstone
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.tables.mode import Mode
     from airflow_ckpt_provider.tables.state import TableState
@@ -43,11 +44,9 @@ class Generations:
         self._table = table
         self._request = request
         self._source_plan = source_plan
-        # Before anything of the user's runs here, which may change what it uses, and before any session starts.
-        self._described = request.source.describe()
-        self._fingerprint = _fingerprint(request)
+        self._headers = Headers(table, request)
         #: Digest of the transform's code as this attempt has it; see ``Header.code``.
-        self.code = code_of(self._fingerprint, request.transform_version)
+        self.code = self._headers.code
         #: What an evolution of the table's schema changed, one readable line each.
         self.evolved: list[str] = []
         #: What there is to read now, if a generation was opened because nothing of the one before it has landed.
@@ -67,12 +66,12 @@ class Generations:
         if tombstone is not None and not _discarded_too_late(latest):
             return self._after(latest, tombstone)
         restart = request.restart_token is not None and not self._served(latest, request.restart_token)
-        committed = self._landed(latest) if request.on_rerun == "replace" and self._same_table(latest) else None
+        committed = self._landed(latest) if request.on_rerun == "replace" and self._headers.is_same_table(latest) else None
         if restart and committed is None:
             self._require_heir(latest)
             self._discard(latest, "restart was asked for")
             return self._create_after(latest)
-        wanted = self._wanted_header(latest)
+        wanted = self._headers.wanted(latest)
         changes = latest.header.differences(wanted)
         # What is replaced is written anew as a whole, and so by one code.
         replaceable = request.on_change == "restart" or (
@@ -80,7 +79,7 @@ class Generations:
         )
         if committed is not None and (restart or not changes or replaceable):
             self._require_replaceable(latest, wanted)
-            groups.verify(latest, committed, self._table)
+            commits.verify(latest, committed, self._table)
             landed = SealedWrite(latest)
             look_at(self._table, latest.header.table, lambda state: state.mode(latest.header).require_replaceable(landed))
             return self._create_after(latest, replaces=latest.header.generation)
@@ -92,11 +91,11 @@ class Generations:
             latest.require_binding(wanted)
         self._table.require_creation(latest.header.table, request.parameters)
         again = self._looks_again(latest)
-        if not again and latest.header.table.creation is not None and latest.group() is None:
+        if not again and latest.header.table.creation is not None and bound_group(latest) is None:
             look_at(self._table, latest.header.table, lambda _: None)
         return self._create_after(latest) if again else latest
 
-    def _after(self, latest: Checkpoint, tombstone: Discard) -> Checkpoint:
+    def _after(self, latest: Checkpoint, tombstone: Tombstone) -> Checkpoint:
         """The generation to work on where the newest was given up: the next one, or the same if it was done with."""
         if tombstone.freed and self._stays_freed(latest):
             return latest
@@ -111,7 +110,7 @@ class Generations:
             return False
         if request.restart_token is not None and not self._served(latest, request.restart_token):
             return False
-        wanted = self._wanted_header(latest)
+        wanted = self._headers.wanted(latest)
         if latest.header.differences(wanted) and request.on_change == "restart":
             return False
         if not (request.on_change == "continue" and latest.header.differs_in_code_only(wanted)):
@@ -127,7 +126,7 @@ class Generations:
 
     def _landed(self, latest: Checkpoint) -> Commit | None:
         """The commit of a generation, if it made a snapshot."""
-        commit = groups.landed(latest, self._table)
+        commit = commits.landed(latest, self._table)
         return None if commit is None or commit.snapshot_id is None else commit
 
     def _looks_again(self, latest: Checkpoint) -> bool:
@@ -135,11 +134,11 @@ class Generations:
 
         A commit of it that is under way is settled first. One that begins later lands nothing, or sees the tombstone.
         """
-        commit = groups.landed(latest, self._table)
+        commit = commits.landed(latest, self._table)
         if commit is None:
             if not self._is_empty(latest) or self._is_sibling(latest):
                 return False
-            if latest.group() is not None:
+            if bound_group(latest) is not None:
                 if not groups.settle_nothing(latest, self._table):
                     return False
                 commit = latest.committed()
@@ -179,7 +178,7 @@ class Generations:
                 raise
             # A table to be has an identity of its own in each attempt: that of the first to open the generation counts.
             first = Checkpoint.at(self._store, self._request.key, header.generation)
-            first.require_binding(self._wanted_header(first))
+            first.require_binding(self._headers.wanted(first))
             self._table.require_creation(first.header.table, self._request.parameters)
             return first
 
@@ -243,9 +242,6 @@ class Generations:
                 "write into the same table with the same mode and parameters can take its place. Use another idempotence key."
             )
 
-    def _same_table(self, checkpoint: Checkpoint) -> bool:
-        return checkpoint.header.table.identifier == self._table.identifier
-
     def _new_header(self, latest: Checkpoint | None, replaces: int | None = None) -> Header:
         """Header of a new generation, bound to the table as it is now."""
         request, table = self._request, self._table
@@ -256,24 +252,12 @@ class Generations:
         else:
             if request.evolve_schema:
                 # Before the source is looked at, and the table grows by it.
-                self._require_unknown(self._header(generation, table.binding(), replaces))
+                self._require_unknown(self._headers.of(generation, table.binding(), replaces))
                 rows = self._source_plan.output_schema(replaces)
                 if rows is not None:
                     self.evolved = table.evolve(rows)
             binding = table.binding()
-        return self._header(generation, binding, replaces)
-
-    def _wanted_header(self, latest: Checkpoint) -> Header:
-        """What the request binds the newest generation to."""
-        pinned = latest.header.table
-        if self._mode.creates and pinned.creation is not None:
-            # Not created yet, or by this very write: its identity is the pinned one.
-            binding = msgspec.structs.replace(pinned, identifier=self._table.identifier, branch=self._table.branch)
-        elif self._mode.creates and not self._same_table(latest):
-            binding = msgspec.structs.replace(pinned, identifier=self._table.identifier)
-        else:
-            binding = self._table.binding()
-        return self._header(latest.header.generation, binding, latest.header.replaces)
+        return self._headers.of(generation, binding, replaces)
 
     def _served(self, latest: Checkpoint, token: str) -> bool:
         """Whether this restart opened a generation already; a newer one may belong to somebody else since."""
@@ -287,9 +271,9 @@ class Generations:
                 f"The key {checkpoint.key.value!r} is used by map index {sibling.map_index} and {mine.map_index} of one mapped "
                 "task in one run, which would discard each other's work. Put something of each into idempotence_key."
             )
-        same_table = self._same_table(checkpoint)
+        same_table = self._headers.is_same_table(checkpoint)
         recorded = checkpoint.committed() if not same_table else self._landed(checkpoint)
-        if recorded is None and not same_table and checkpoint.group() is not None:
+        if recorded is None and not same_table and bound_group(checkpoint) is not None:
             raise RestartRefusedError(
                 f"A commit of the key {checkpoint.key.value!r} to {checkpoint.header.table.identifier} was begun. Run its commit "
                 "task first, or use another idempotence key for the other table."
@@ -316,32 +300,11 @@ class Generations:
 
         One in this table is looked for again when the newer generation is committed; one in another table is not.
         """
-        if checkpoint.group() is None or self._same_table(checkpoint):
+        if bound_group(checkpoint) is None or self._headers.is_same_table(checkpoint):
             return
         raise RestartRefusedError(
             f"A commit of the key {checkpoint.key.value!r} to {checkpoint.header.table.identifier} was under way while it was "
             "discarded. Use another idempotence key for the other table."
-        )
-
-    def _header(self, generation: int, binding: TableBinding, replaces: int | None) -> Header:
-        request = self._request
-        return Header(
-            key=request.key.value,
-            generation=generation,
-            created_at=now(),
-            table=binding,
-            mode=request.mode,
-            parameters=request.parameters,
-            source=self._described,
-            source_fingerprint=fingerprint(self._described),
-            transform=request.transform.name if request.transform else "",
-            transform_fingerprint=self._fingerprint,
-            connections=request.connections,
-            origin=request.origin,
-            restart_token=request.restart_token,
-            replaces=replaces,
-            transform_version=request.transform_version,
-            transform_kind=request.transform.kind if request.transform else "",
         )
 
 
@@ -349,7 +312,3 @@ def _discarded_too_late(discarded: Checkpoint) -> bool:
     """Whether a commit that was under way when a generation was discarded has landed all the same, and is recorded."""
     commit = discarded.committed()
     return commit is not None and commit.snapshot_id is not None
-
-
-def _fingerprint(request: WriteRequest) -> str:
-    return "" if request.transform is None or request.transform_version is not None else request.transform.fingerprint

@@ -1,4 +1,4 @@
-"""Which writes can land in one commit, and which have to, by their modes."""
+"""Which writes can land in one commit, and which have to, by their tables and modes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.tables.mode import Grouping
+from airflow_ckpt_provider.write.commits import landed
+from airflow_ckpt_provider.write.membership import destination_of, group_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.checkpoint.documents import Header
+    from airflow_ckpt_provider.tables.table import Table
 
 
 def require_together(headers: Sequence[Header], table: str) -> None:
@@ -65,3 +69,34 @@ def _require_consumers_apart(headers: Sequence[Header], table: str) -> None:
 def adds_only(headers: Sequence[Header]) -> bool:
     """Whether commits of these, one after the other, would leave each other's rows where they are."""
     return all(mode_type(header).grouping is Grouping.FREE for header in headers)
+
+
+def require_one_table(checkpoints: Sequence[Checkpoint]) -> None:
+    """Refuse checkpoints of several stores, connections, tables or branches."""
+    destinations = {destination_of(checkpoint) for checkpoint in checkpoints}
+    if len(destinations) != 1:
+        raise InvalidInputError(
+            "One commit lands in one table, but these checkpoints belong to several stores, connections, tables or branches: "
+            + "; ".join(sorted(f"{identifier} in store {store}" for store, _, _, identifier, _, _ in destinations))
+            + ". Use one commit task for each."
+        )
+
+
+def require_one_snapshot(checkpoints: Sequence[Checkpoint], table: Table) -> None:
+    """Refuse to land one after the other what has to land together: the later snapshot would remove the rows of the earlier."""
+    if len(checkpoints) == 1 or adds_only([checkpoint.header for checkpoint in checkpoints]):
+        return
+    bound = {checkpoint.member: group_of(checkpoint) for checkpoint in checkpoints}
+    if len({group.id if group else None for group in bound.values()}) == 1:
+        return
+    # What replaces an earlier generation removes the files of that and no others.
+    new = [checkpoint for checkpoint in checkpoints if checkpoint.header.replaces is None and landed(checkpoint, table) is None]
+    for checkpoint in new:
+        checkpoint.require_live()
+    if new:
+        begun = next(member.key for member, group in bound.items() if group)
+        raise InvalidInputError(
+            f"The checkpoints of this commit replace rows of {new[0].header.table.identifier} and have to land in one snapshot, "
+            f"but a commit of the key {begun!r} was begun without {new[0].key.value!r}: the later of the two would remove the rows "
+            "of the earlier. Nothing was changed. Run the stages of all under other idempotence keys, and commit them together."
+        )

@@ -15,33 +15,29 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
-from airflow_ckpt_provider.checkpoint.documents import Commit, Group, Member
+from airflow_ckpt_provider.checkpoint.documents import Group, Member
+from airflow_ckpt_provider.checkpoint.group import bind, list_members
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, sealed_of
-from airflow_ckpt_provider.exceptions import (
-    CorruptObjectError,
-    HistoryExpiredError,
-    InvalidInputError,
-    RolledBackError,
-)
+from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 from airflow_ckpt_provider.tables.format import mode_type
-from airflow_ckpt_provider.tables.own import reading_records
+from airflow_ckpt_provider.tables.ownership import reading_records
 from airflow_ckpt_provider.tables.state import GroupCommit, Landed
 from airflow_ckpt_provider.write.commit_loop import land
+from airflow_ckpt_provider.write.commits import commit_of, find_commit, verify
 from airflow_ckpt_provider.write.conflict_checks import ConflictChecks, require_live_together, require_nothing_earlier
-from airflow_ckpt_provider.write.grouping import adds_only, require_together
+from airflow_ckpt_provider.write.grouping import require_one_snapshot, require_one_table, require_together
 from airflow_ckpt_provider.write.looks import look_at
-from airflow_ckpt_provider.write.membership import destination_of, group_id_of, group_of, not_asked_for, require_one_way
+from airflow_ckpt_provider.write.membership import group_id_of, group_of, not_asked_for, require_one_way
 from airflow_ckpt_provider.write.staged_files import StagedFileCheck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import Seal
+    from airflow_ckpt_provider.checkpoint.documents import Commit, Seal
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.tables.state import TableState
     from airflow_ckpt_provider.tables.table import Table
-    from airflow_ckpt_provider.write.staged_files import Told
+    from airflow_ckpt_provider.write.staged_files import TellCost
 
 
 #: Looks at what is about to land in one commit, and raises to stop it.
@@ -55,69 +51,6 @@ class Settled(NamedTuple):
     seal: Seal
     commit: Commit
     landed_now: bool
-
-
-def landed(checkpoint: Checkpoint, table: Table, *, record: bool = True) -> Commit | None:
-    """The commit of ``checkpoint``, from its record or else from the table's history; recorded if it was not.
-
-    Looks at the table only if a commit was ever begun (I10), so that it costs nothing before that.
-
-    :param record: whether the store may be changed.
-    """
-    recorded = checkpoint.committed()
-    if recorded is not None:
-        return recorded
-    group = group_of(checkpoint)
-    if group is None:
-        return None
-    found = _find(checkpoint, group, table)
-    if found is None:
-        return None
-    commit = _commit_of(SealedWrite(checkpoint), group, found)
-    return checkpoint.record(commit) if record else commit
-
-
-def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
-    """Check that a recorded commit is still in the table's history.
-
-    Where that is expired, the record tells that it landed, and a file of it in the table that it was not rolled back since.
-
-    :raises RolledBackError: if it was taken off the branch since.
-    :raises HistoryExpiredError: if neither its history nor any file of it is there.
-    :raises TableMissingError: if the table was replaced since.
-    :raises CorruptObjectError: if the record is not one of a commit of this generation (I15).
-    """
-    group = group_of(checkpoint)
-    if group is None or recorded.group != group.id or (recorded.snapshot_id is None and sealed_of(checkpoint).rows):
-        raise CorruptObjectError(
-            f"Object {checkpoint.paths.commit} in the checkpoint store {checkpoint.store.uri} says that the key "
-            f"{checkpoint.key.value!r} is committed, and that was no commit of what is staged under it. The store was altered; "
-            "nothing was changed. Remove the object: the commit task looks into the table's history before it does anything."
-        )
-    if recorded.snapshot_id is None:
-        sealed = SealedWrite(checkpoint)
-        sealed.require_handed_over()
-        sealed.require_agreeing()
-        return
-    try:
-        found = _find(checkpoint, group, table)
-    except HistoryExpiredError as error:
-        sealed = SealedWrite(checkpoint)
-        if sealed.seal.files and not look_at(table, checkpoint.header.table, lambda state: state.shows(sealed)):
-            raise HistoryExpiredError(
-                f"It cannot be told whether the rows of the key {checkpoint.key.value!r} are in "
-                f"{checkpoint.header.table.identifier}: they were committed as number {recorded.snapshot_id}, which is expired "
-                "since, and no file of them is in the table now. Either later writes or a compaction have taken those files, or "
-                "the table was rolled back before that expired. Nothing was changed. Look for the rows in the table; if they are "
-                "there, mark the task as success, if not, run the write under another idempotence key."
-            ) from error
-        return
-    if found is None or found.snapshot_id != recorded.snapshot_id:
-        raise RolledBackError(
-            f"The key {checkpoint.key.value!r} was committed as snapshot {recorded.snapshot_id}, and "
-            f"{checkpoint.header.table.identifier} does not show it any more: the table was set back to earlier metadata. It "
-            "is not committed again. To redo the write, run it under another idempotence key."
-        )
 
 
 def settle_nothing(checkpoint: Checkpoint, table: Table) -> bool:
@@ -136,24 +69,24 @@ def settle_nothing(checkpoint: Checkpoint, table: Table) -> bool:
 
 
 def commit(
-    checkpoints: Sequence[Checkpoint], table: Table, audit: Audit | None = None, looked: Told = lambda _: None
+    checkpoints: Sequence[Checkpoint], table: Table, audit: Audit | None = None, tell_cost: TellCost = lambda _: None
 ) -> list[Settled]:
     """Land all ``checkpoints``, each exactly once, in as few snapshots as their history allows: normally one.
 
     :param audit: looks at what is about to land, before it is bound to a group that later commits would have to settle first;
         again at just what lands, if that is something else by then. Raises to stop. Not called for what has landed.
-    :param looked: told what each look at the staged files cost.
+    :param tell_cost: told what each check of the staged files cost.
     :raises NotSealedError: if one of them is not complete.
     :raises DiscardedError: if one of them was discarded.
     :raises InvalidInputError: if they belong to different tables or branches.
     """
     require_together([checkpoint.header for checkpoint in checkpoints], table.identifier)
-    _require_one_table(checkpoints)
+    require_one_table(checkpoints)
     known = {checkpoint.member: checkpoint for checkpoint in checkpoints}
     store = checkpoints[0].store
     writes = dict(zip(known, store.each(SealedWrite, known.values()), strict=True))
-    _require_one_snapshot(checkpoints, table)
-    audited = _Audited(audit, looked, known)
+    require_one_snapshot(checkpoints, table)
+    audited = _Audited(audit, tell_cost, known)
     settled: dict[Member, tuple[Commit, bool]] = {}
     fresh: list[SealedWrite] = []
     verified: set[str] = set()
@@ -192,7 +125,7 @@ def _begin(
     for write in fresh:
         write.require_handed_over()
     if audited.is_asked:
-        _require_own_files(fresh, table)
+        _require_owned_files(fresh, table)
         audited.look(fresh)
     members = tuple(sorted(write.checkpoint.member for write in fresh))
     # Of the first member, not of whoever is listed first: everybody who begins this group writes the same.
@@ -228,13 +161,13 @@ def _standing(checkpoint: Checkpoint) -> _Standing:
 class _Audited:
     """What an audit has looked at, by member and round of its seal.
 
-    :param looked: told what looks at staged files cost.
+    :param tell_cost: told what checks of staged files cost.
     :param asked_for: the members that the caller was told to commit.
     """
 
-    def __init__(self, audit: Audit | None, looked: Told, asked_for: Iterable[Member]) -> None:
+    def __init__(self, audit: Audit | None, tell_cost: TellCost, asked_for: Iterable[Member]) -> None:
         self._audit = audit
-        self.looked = looked
+        self.tell_cost = tell_cost
         self.asked_for = frozenset(asked_for)
         self._seen: set[tuple[Member, int]] = set()
 
@@ -274,8 +207,8 @@ def _settle(
         writes = store.each(lambda one: known[one.member] if one.member in known else SealedWrite(one), members)
     else:
         require_one_way(named.checkpoint, [write.checkpoint for write in writes])
-        named.checkpoint.list_members(group)
-    found = store.each(lambda write: write.checkpoint.bind(group), writes)
+        list_members(named.checkpoint, group)
+    found = store.each(lambda write: bind(write.checkpoint, group), writes)
     # The first to bind it fixed the horizon: nobody can have committed the group before that.
     horizons = [one.horizon for one in found if one.id == group.id]
     begun_here = all(one is group for one in found)
@@ -298,14 +231,14 @@ def _settle(
                 # Only of what is committed records are removed; whatever says so here, the table does not show it.
                 write.checkpoint.require_not_compacted()
             write.require_handed_over()
-        _require_own_files(writes, table, state)
+        _require_owned_files(writes, table, state)
         audited.look(writes)
         if mode_type(writes[0].header).changes_nothing(writes):
             require_nothing_earlier(checkpoints, table)
             outcome = Landed(None, now(), landed_now=False)
         else:
-            outcome = _land(commit, table, state, audited.looked)
-    records = store.each(lambda write: write.checkpoint.record(_commit_of(write, commit.group, outcome)), writes)
+            outcome = _land(commit, table, state, audited.tell_cost)
+    records = store.each(lambda write: write.checkpoint.record(commit_of(write, commit.group, outcome)), writes)
     return {checkpoint.member: (record, outcome.landed_now) for checkpoint, record in zip(checkpoints, records, strict=True)}
 
 
@@ -314,7 +247,7 @@ def _require_asked_for(group: Group, named: SealedWrite, members: Sequence[Check
     more = [one for one in members if one.member not in audited.asked_for]
     # One that is bound to another commit does not land with this one.
     more = [one for one in more if (bound := group_of(one)) is None or bound.id == group.id]
-    if more and _find(named.checkpoint, group, table) is None:
+    if more and find_commit(named.checkpoint, group, table) is None:
         for one in more:
             require_live_together(one, members)
         raise not_asked_for(named.checkpoint, more)
@@ -324,20 +257,15 @@ def _opened(store: CheckpointStore, member: Member) -> Checkpoint:
     return Checkpoint.at(store, IdempotenceKey(member.key), member.generation)
 
 
-def _find(checkpoint: Checkpoint, group: Group, table: Table) -> Landed | None:
-    """The commit of a group as the table's history shows it, which must be that of this checkpoint."""
-    return look_at(table, checkpoint.header.table, lambda state: state.find(group, [checkpoint.header]))
-
-
-def _require_own_files(writes: Sequence[SealedWrite], table: Table, state: TableState | None = None) -> None:
-    """Refuse to land files of others, or seals that do not agree with what is staged; what its stage has handed over is (I15)."""
+def _require_owned_files(writes: Sequence[SealedWrite], table: Table, state: TableState | None = None) -> None:
+    """Refuse to land files that the writes have not staged, or seals that disagree with what is; a handed-over one stands (I15)."""
     unknown = _unknown(writes)
     if not unknown:
         return
     # What the looks go by is read beforehand, of all members at a time.
     unknown[0].checkpoint.store.each(lambda write: (write.names, write.staged), unknown)
     with reading_records(unknown[0].header):
-        look_at(table, unknown[0].header.table, lambda now: now.storage.require_own_files(unknown), state)
+        look_at(table, unknown[0].header.table, lambda now: now.storage.require_owned_files(unknown), state)
     for write in unknown:
         write.require_agreeing()
 
@@ -347,9 +275,9 @@ def _unknown(writes: Sequence[SealedWrite]) -> list[SealedWrite]:
     return [write for write in writes if not write.is_handed_over or write.header.replaces is not None]
 
 
-def _land(commit: GroupCommit, table: Table, state: TableState | None, looked: Told) -> Landed:
+def _land(commit: GroupCommit, table: Table, state: TableState | None, tell_cost: TellCost) -> Landed:
     """Look at all that the commit needs, and land it."""
-    files = StagedFileCheck(commit.writes, table, looked)
+    files = StagedFileCheck(commit.writes, table, tell_cost)
 
     def look(now: TableState) -> None:
         files.require(now)
@@ -357,37 +285,3 @@ def _land(commit: GroupCommit, table: Table, state: TableState | None, looked: T
 
     look_at(table, commit.first.table, look, state)
     return land(table, commit, ConflictChecks([write.checkpoint for write in commit.writes], files), state)
-
-
-def _commit_of(write: SealedWrite, group: Group, outcome: Landed) -> Commit:
-    return Commit(group=group.id, snapshot_id=outcome.snapshot_id, committed_at=outcome.committed_at, rows=write.seal.rows)
-
-
-def _require_one_snapshot(checkpoints: Sequence[Checkpoint], table: Table) -> None:
-    """Refuse to land one after the other what has to land together: the later snapshot would remove the rows of the earlier."""
-    if len(checkpoints) == 1 or adds_only([checkpoint.header for checkpoint in checkpoints]):
-        return
-    bound = {checkpoint.member: group_of(checkpoint) for checkpoint in checkpoints}
-    if len({group.id if group else None for group in bound.values()}) == 1:
-        return
-    # What replaces an earlier generation removes the files of that and no others.
-    new = [checkpoint for checkpoint in checkpoints if checkpoint.header.replaces is None and landed(checkpoint, table) is None]
-    for checkpoint in new:
-        checkpoint.require_live()
-    if new:
-        begun = next(member.key for member, group in bound.items() if group)
-        raise InvalidInputError(
-            f"The checkpoints of this commit replace rows of {new[0].header.table.identifier} and have to land in one snapshot, "
-            f"but a commit of the key {begun!r} was begun without {new[0].key.value!r}: the later of the two would remove the rows "
-            "of the earlier. Nothing was changed. Run the stages of all under other idempotence keys, and commit them together."
-        )
-
-
-def _require_one_table(checkpoints: Sequence[Checkpoint]) -> None:
-    targets = {destination_of(checkpoint) for checkpoint in checkpoints}
-    if len(targets) != 1:
-        raise InvalidInputError(
-            "One commit lands in one table, but these checkpoints belong to several stores, connections, tables or branches: "
-            + "; ".join(sorted(f"{identifier} in store {store}" for store, _, _, identifier, _, _ in targets))
-            + ". Use one commit task for each."
-        )

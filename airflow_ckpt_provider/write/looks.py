@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import TableBinding
     from airflow_ckpt_provider.tables.state import TableState
+    from airflow_ckpt_provider.tables.storage import StagedStorage
     from airflow_ckpt_provider.tables.table import Table
 
 T = TypeVar("T")
@@ -32,3 +33,36 @@ def look_at(table: Table, binding: TableBinding | None, look: Callable[[TableSta
             last, state = error, None
         wait_for_look(number)
     raise last
+
+
+class TableOfRound:
+    """The table as it was when a round began: what was pinned is asked of it, and nothing of what may have changed.
+
+    :param table: as it is now.
+    :param binding: which table it must be.
+    """
+
+    def __init__(self, table: Table, binding: TableBinding) -> None:
+        self.table = table
+        self._binding = binding
+        self._state: TableState | None = None
+
+    @property
+    def identifier(self) -> str:
+        """Its name."""
+        return self.table.identifier
+
+    def renew(self) -> None:
+        """Load the table once more, at the next look: another round begins."""
+        self._state = None
+
+    def look(self, look: Callable[[TableState], T]) -> T:
+        """What ``look`` finds in the table as it was when this round began; see ``look_at``."""
+        if self._state is None:
+            self._state = look_at(self.table, self._binding, lambda state: state)
+        return look_at(self.table, self._binding, look, self._state)
+
+    @property
+    def storage(self) -> StagedStorage:
+        """Where the files of the write are staged."""
+        return self.look(lambda state: state.storage)

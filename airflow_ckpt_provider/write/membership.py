@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.checkpoint.checkpoint import member_digest
+import msgspec
+
+from airflow_ckpt_provider.checkpoint.group import bound_group
 from airflow_ckpt_provider.exceptions import BindingMismatchError, CommitUnderWayError, CorruptObjectError
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 def group_id_of(members: Sequence[Member]) -> str:
     """Id of the group of exactly these members."""
-    return hashlib.sha256(member_digest(members)).hexdigest()[:32]
+    return hashlib.sha256(msgspec.json.encode(sorted(members))).hexdigest()[:32]
 
 
 def group_of(checkpoint: Checkpoint) -> Group | None:
@@ -30,7 +32,7 @@ def group_of(checkpoint: Checkpoint) -> Group | None:
     :raises CorruptObjectError: if it is not a member of that group, or the group's id is not that of its members: another commit
         would be taken for its own (I15).
     """
-    group = checkpoint.group()
+    group = bound_group(checkpoint)
     if group is not None and (checkpoint.member not in group.members or group.id != group_id_of(group.members)):
         raise CorruptObjectError(
             f"Object {checkpoint.paths.group} in the checkpoint store {checkpoint.store.uri} binds the key "

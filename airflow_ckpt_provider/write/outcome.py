@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.reference import CommitFacts, reference
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.tables.format import format_of
 
 if TYPE_CHECKING:

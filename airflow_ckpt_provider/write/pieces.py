@@ -13,7 +13,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Staged
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError, InputChangedError, RowCountError
-from airflow_ckpt_provider.tables.own import OwnFiles, reading_records
+from airflow_ckpt_provider.tables.ownership import OwnershipCheck, reading_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -52,7 +52,7 @@ class SaveEvery:
         return (self.rows is not None and rows >= self.rows) or (self.seconds is not None and seconds >= self.seconds)
 
 
-def require_own_pieces(pieces: Iterable[Piece], writer: Writer, checkpoint: Checkpoint) -> None:
+def require_owned_pieces(pieces: Iterable[Piece], writer: Writer, checkpoint: Checkpoint) -> None:
     """Refuse pieces that name other files than their writers have written for just these splits: they would land, or be removed.
 
     Two pieces that name one file are refused too: its rows would land twice (I2, I15).
@@ -62,11 +62,11 @@ def require_own_pieces(pieces: Iterable[Piece], writer: Writer, checkpoint: Chec
     """
     # Asked of the store each time: an attempt that has left a piece may have begun a moment ago.
     header, seen = checkpoint.header, set[str]()
-    own = OwnFiles(writer.folders, checkpoint.own_names(), header)
+    ownership = OwnershipCheck(writer.folders, checkpoint.owned_names(), header)
     for piece in pieces:
         with reading_records(header):
             paths = [file.path for file in writer.named_in(piece)]
-        own.require(piece, paths)
+        ownership.require(piece, paths)
         for path in paths:
             if path in seen:
                 raise CorruptObjectError(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_ckpt_provider.write.attempt import Round, WriteAttempt
+    from airflow_ckpt_provider.write.attempt import WriteAttempt
+    from airflow_ckpt_provider.write.planning import Round
     from airflow_ckpt_provider.write.work import SplitWork
 
 

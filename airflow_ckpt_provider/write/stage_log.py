@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Commit, Seal
     from airflow_ckpt_provider.tables.missing import WhenMissing
-    from airflow_ckpt_provider.write.attempt import Round, WriteAttempt
+    from airflow_ckpt_provider.write.attempt import WriteAttempt
+    from airflow_ckpt_provider.write.planning import Round
     from airflow_ckpt_provider.write.rounds import Progress
 
 
@@ -83,11 +84,11 @@ class StageLog:
 
         :param started: whether anything had to be computed.
         """
-        for look in attempt.looks:
-            if look.is_long:
-                self._log.info("Looking at %s files staged before took %.1f s.", f"{look.files:,}", look.seconds)
+        for cost in attempt.check_costs:
+            if cost.is_long:
+                self._log.info("Looking at %s files staged before took %.1f s.", f"{cost.files:,}", cost.seconds)
         if attempt.lost:
-            self._log.warning("Files of %d splits that were staged before were gone: those were staged anew.", attempt.lost)
+            self._log.warning("Files of %d splits that were staged before were gone: those were staged again.", attempt.lost)
         if not started:
             self._log.info("Everything is staged. No Spark is started.")
 

@@ -1,12 +1,14 @@
-"""Looking at staged files: all that a commit needs are there, in the size they had, or it is stopped (I5).
+"""The staged-file check: all files that a commit needs are there, in the size they had, or it is stopped (I5).
+
+A lost file is one that is not, or has another size.
 
 Nothing but a clean-up of orphans, or a hand, deletes what no table refers to yet. Iceberg's own clean-up spares files of the
 last three days, and its Spark procedure refuses to spare fewer than the last 24 hours, because it cannot tell an orphan from a
 write that is under way.
 
 Decision: no file is taken to be there because it was seen before, however lately, and no clock of another machine is asked. The
-look of a commit comes before its first swap. It is repeated where a later swap of the same call comes more than a minute after
-it, by this process's own clock; not before each, because a look at very many files that is repeated for each swap could be slower
+check of a commit comes before its first swap. It is repeated where a later swap of the same call comes more than a minute after
+it, by this process's own clock; not before each, because a check of very many files that is repeated for each swap could be slower
 than the other writers which make the swaps fail.
 """
 
@@ -33,8 +35,8 @@ _LONG_S = 1.0
 _AGAIN_S, _AGAIN_TIMES = 60.0, 10.0
 
 
-class Look(NamedTuple):
-    """What a look at files was, and what it cost.
+class CheckCost(NamedTuple):
+    """What a check of files has cost.
 
     :param seconds: with the reading of the records that name the files.
     """
@@ -48,37 +50,37 @@ class Look(NamedTuple):
         return self.seconds > _LONG_S
 
 
-#: Told of each look.
-Told: TypeAlias = "Callable[[Look], None]"
+#: TellCost of each look.
+TellCost: TypeAlias = "Callable[[CheckCost], None]"
 
 
 class StagedFileCheck:
-    """The looks of one commit at the files that it needs.
+    """The checks of one commit that all files are there which it needs.
 
-    :param told: told what each look cost.
+    :param tell_cost: told what each of them has cost.
     """
 
-    def __init__(self, writes: Sequence[SealedWrite], table: Table, told: Told = lambda _: None) -> None:
+    def __init__(self, writes: Sequence[SealedWrite], table: Table, tell_cost: TellCost = lambda _: None) -> None:
         self._writes = writes
         self._table = table
-        self._told = told
+        self._tell_cost = tell_cost
         self._repeat_at = 0.0
 
     def require(self, state: TableState) -> None:
         """Look at every file that the commit needs.
 
         :param state: of the table, whose storage is looked at.
-        :raises StagedFileMissingError: naming what is gone.
+        :raises StagedFileMissingError: naming a lost file.
         """
         start = time.monotonic()
         files = [file for write in self._writes for file in state.storage.needed_to_commit(write)]
-        gone = set(state.storage.lost(files))
+        lost = set(state.storage.lost(files))
         end = time.monotonic()
         self._repeat_at = end + max(_AGAIN_S, _AGAIN_TIMES * (end - start))
-        self._told(Look(len(files), end - start))
-        if gone:
+        self._tell_cost(CheckCost(len(files), end - start))
+        if lost:
             named = ((write.header, file) for write in self._writes for file in state.storage.needed_to_commit(write))
-            raise missing_error([(header, file) for header, file in named if file in gone], len(files), self._table)
+            raise lost_files_error([(header, file) for header, file in named if file in lost], len(files), self._table)
 
     def require_still(self, state: TableState) -> None:
         """The same again, if the last look was long ago, or the state does not prove that it is the storage which was looked at."""
@@ -86,16 +88,16 @@ class StagedFileCheck:
             self.require(state)
 
 
-def missing_error(gone: Sequence[tuple[Header, StagedFile]], total: int, table: Table) -> StagedFileMissingError:
-    """The error for files that are gone or damaged.
+def lost_files_error(lost: Sequence[tuple[Header, StagedFile]], total: int, table: Table) -> StagedFileMissingError:
+    """The error for lost files.
 
-    :param gone: with the headers of those whose files they are.
+    :param lost: with the headers of those whose files they are.
     :param total: number of the files that were looked at.
     """
     advice = format_of(table.format).what_deletes
-    tasks = sorted({header.origin.task_id for header, _ in gone})
+    tasks = sorted({header.origin.task_id for header, _ in lost})
     return StagedFileMissingError(
-        f"{len(gone)} of {total} staged files of {table.identifier} are gone or damaged, for instance {gone[0][1].path}. Nothing "
-        f"was committed. {advice} Clear the stage ({', '.join(map(repr, tasks))}): it stages anew what is missing, and "
+        f"{len(lost)} of {total} staged files of {table.identifier} are gone or damaged, for instance {lost[0][1].path}. Nothing "
+        f"was committed. {advice} Clear the stage ({', '.join(map(repr, tasks))}): it stages again what is missing, and "
         "nothing else. Then clear the commit."
     )

@@ -20,14 +20,15 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import Header
 from airflow_ckpt_provider.checkpoint.inventory import Inventory
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths, in_order_of_removal, place_of
+from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
+from airflow_ckpt_provider.checkpoint.state import State, state_of
 from airflow_ckpt_provider.checkpoint.store import ObjectGoneError, StoreError
 from airflow_ckpt_provider.exceptions import (
     BindingMismatchError,
@@ -41,16 +42,16 @@ from airflow_ckpt_provider.exceptions import (
 )
 from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.tables.summary import trace_of
-from airflow_ckpt_provider.write.cleanup import Listings, landed_or_barred, unfinished
-from airflow_ckpt_provider.write.freeing import being_read, give_up_read, why_kept
+from airflow_ckpt_provider.write.cleanup import landed_or_barred, unfinished
 from airflow_ckpt_provider.write.membership import group_of
 from airflow_ckpt_provider.write.needs import Candidate, reason_to_keep
+from airflow_ckpt_provider.write.removal import Removal, SweptGeneration, kept
+from airflow_ckpt_provider.write.rows_sweep import RowsSweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime, timedelta
 
-    from airflow_ckpt_provider.checkpoint.documents import StagedFile
     from airflow_ckpt_provider.checkpoint.inventory import GenerationObjects
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.tables.table import Table
@@ -58,29 +59,6 @@ if TYPE_CHECKING:
 Abandoned = Literal["keep", "discard"]
 
 _WILDCARDS = frozenset("*?[")
-
-
-class SweptGeneration(NamedTuple):
-    """What became of one generation.
-
-    :param key: None if its header cannot be read.
-    :param state: None if it cannot be told.
-    :param objects: records that were removed, and their bytes.
-    :param files: files that were removed from the table's storage, and their bytes.
-    :param kept: why all of it was kept; empty if it was not.
-    :param is_error: whether it was kept because of an error that somebody has to see to.
-    """
-
-    key: str | None
-    folder: str
-    generation: int
-    state: State | None
-    objects: int = 0
-    object_bytes: int = 0
-    files: int = 0
-    file_bytes: int = 0
-    kept: str = ""
-    is_error: bool = False
 
 
 @dataclass
@@ -109,7 +87,7 @@ class _Key:
 class Sweep:
     """One sweep over a store.
 
-    :param target_of: the table of a generation; raises ``BindingMismatchError`` for one that this sweep is not to look at.
+    :param table_of: the table of a generation; raises ``BindingMismatchError`` for one that this sweep is not to look at.
     :param older_than: how long nothing must have been put of a generation.
     :param keys: which keys, as a pattern of ``fnmatch`` with ``*``, ``?`` and ``[…]``; upper and lower case differ.
     :param abandoned: what becomes of generations that are neither committed nor discarded: kept, or discarded and then removed.
@@ -119,7 +97,7 @@ class Sweep:
     def __init__(
         self,
         store: CheckpointStore,
-        target_of: Callable[[Checkpoint], Table],
+        table_of: Callable[[Checkpoint], Table],
         *,
         older_than: timedelta,
         keys: str = "*",
@@ -127,12 +105,12 @@ class Sweep:
         dry_run: bool = False,
     ) -> None:
         self._store = store
-        self._target_of = target_of
+        self._table_of = table_of
         self._older_than = older_than
         self._keys = keys
         self._abandoned = abandoned
-        self._dry_run = dry_run
-        self._listings = Listings()
+        self._removal = Removal(store, dry_run=dry_run)
+        self._rows = RowsSweep(self._removal, table_of, discards=abandoned == "discard")
         self._settled: set[str] = set()
         self.counts = Counts()
 
@@ -145,7 +123,7 @@ class Sweep:
         one_key = "" if _WILDCARDS.intersection(self._keys) else IdempotenceKey(self._keys).hash
         inventory = Inventory.of(self._store, one_key)
         self.counts.foreign = inventory.foreign
-        if not self._dry_run:
+        if not self._removal.dry_run:
             self._store.remove([name for name, modified in sorted(inventory.probes.items()) if modified < before])
         for key_hash, generations in sorted(inventory.generations.items()):
             key = _Key(generations)
@@ -169,9 +147,9 @@ class Sweep:
             name = checkpoint.key.value
             if not fnmatch.fnmatchcase(name, self._keys) and name != self._keys:
                 return None
-            state = checkpoint.state()
+            state = state_of(checkpoint)
             # Somebody may have gone on with it, or committed it, since the store was listed.
-            listed = self._listed(checkpoint, before)
+            listed = self._removal.records_of(checkpoint, before)
             if listed is None:
                 self.counts.younger += 1
                 return None
@@ -206,14 +184,6 @@ class Sweep:
             key.opened[number] = Checkpoint(self._store, header)
         return key.opened[number]
 
-    def _listed(self, checkpoint: Checkpoint, before: datetime) -> dict[str, int] | None:
-        """The records of a generation that there are now, and their bytes; None if any object of it is younger than it may be."""
-        listed = list(self._store.listed(checkpoint.paths.root))
-        if any(one.modified >= before for one in listed if one.name != checkpoint.paths.compact):
-            return None
-        places = {one.name: place_of(one.name) for one in listed}
-        return {one.name: one.bytes for one in listed if (place := places[one.name]) is not None and not place.stays}
-
     def _of_generation(
         self,
         checkpoint: Checkpoint,
@@ -226,15 +196,15 @@ class Sweep:
         generation = checkpoint.header.generation
         objects = key.objects[generation]
         if not mode_type(checkpoint.header).lands:
-            return self._rows_for_next(checkpoint, state, objects, listed, before)
+            return self._rows.swept(checkpoint, state, objects, listed, before)
         generations = {number: self._opened(checkpoint.paths.key_hash, number, key) for number in key.objects}
         if objects.is_compact and state is State.COMMITTED and SealedWrite(checkpoint).is_compact:
             # The sweep that began it was killed.
             key.bare.add(generation)
-            return self._removed(checkpoint, state, listed, [])
-        table = self._target_of(checkpoint)
+            return self._removal.removed(checkpoint, state, listed, [])
+        table = self._table_of(checkpoint)
         known = {trace_of(one.header) for one in generations.values()}
-        commit, barred = landed_or_barred(checkpoint, table, known, record=not self._dry_run)
+        commit, barred = landed_or_barred(checkpoint, table, known, record=not self._removal.dry_run)
         if commit is not None:
             later = [one for number, one in sorted(generations.items()) if number > generation]
             candidate = Candidate(checkpoint, commit, later, frozenset(key.bare), inventory, self._settled)
@@ -248,20 +218,20 @@ class Sweep:
         checkpoint = candidate.checkpoint
         reason = reason_to_keep(candidate)
         if reason is not None:
-            return _kept(checkpoint, State.COMMITTED, reason)
+            return kept(checkpoint, State.COMMITTED, reason)
         write = SealedWrite(checkpoint)
         if write.is_compact:
             checkpoint.require_not_compacted()
         write.is_replaceable = False
-        files = self._orphans(write, table, write)
-        if not self._dry_run:
+        files = self._removal.orphans(write, table, write)
+        if not self._removal.dry_run:
             checkpoint.compact(write.seal)
             heir = self._heir(candidate)
             if heir is not None:
-                return _kept(checkpoint, State.COMMITTED, f"generation {heir} was opened a moment ago to take its place")
-            self._remove(table, checkpoint, files)
+                return kept(checkpoint, State.COMMITTED, f"generation {heir} was opened a moment ago to take its place")
+            self._removal.remove_files(table, checkpoint, files)
         key.bare.add(checkpoint.header.generation)
-        return self._removed(checkpoint, State.COMMITTED, listed, files)
+        return self._removal.removed(checkpoint, State.COMMITTED, listed, files)
 
     def _heir(self, candidate: Candidate) -> int | None:
         """A generation that is to take the place of this one, and that came after the store was listed."""
@@ -290,105 +260,26 @@ class Sweep:
         was_discarded = state is State.DISCARDED
         discard = self._abandoned == "discard" and is_newest and not was_discarded
         if not was_discarded and not discard:
-            return _kept(checkpoint, state, _unfinished_because(checkpoint, barred, is_newest=is_newest))
+            return kept(checkpoint, state, _unfinished_because(checkpoint, barred, is_newest=is_newest))
         if discard and not barred and group_of(checkpoint) is not None:
-            return _kept(checkpoint, state, unfinished(checkpoint, discard=True))
+            return kept(checkpoint, state, unfinished(checkpoint, discard=True))
         if discard:
             # The table was asked in between.
-            if self._listed(checkpoint, before) is None:
-                return _kept(checkpoint, state, "an attempt of it has gone on since this clean-up began")
-            if not self._dry_run:
+            if self._removal.records_of(checkpoint, before) is None:
+                return kept(checkpoint, state, "an attempt of it has gone on since this clean-up began")
+            if not self._removal.dry_run:
                 checkpoint.discard("it was cleaned up unfinished")
-        if not self._dry_run or was_discarded:
+        if not self._removal.dry_run or was_discarded:
             left = "" if barred and checkpoint.discarded() is not None else unfinished(checkpoint, discard=discard)
             if left:
-                return _kept(checkpoint, checkpoint.state(), left)
-        files = self._orphans(StagedWrite(checkpoint), table, None)
-        if not self._dry_run:
-            self._remove(table, checkpoint, files)
+                return kept(checkpoint, state_of(checkpoint), left)
+        files = self._removal.orphans(StagedWrite(checkpoint), table, None)
+        if not self._removal.dry_run:
+            self._removal.remove_files(table, checkpoint, files)
         if discard:
             # An attempt that was thought dead may still leave files, which its record tells to be its own.
             listed = {name: size for name, size in listed.items() if not name.startswith(checkpoint.paths.attempts)}
-        return self._removed(checkpoint, State.DISCARDED, listed, files)
-
-    # -- rows for other tasks -----------------------------------------------------------------------------------------
-
-    def _rows_for_next(
-        self, checkpoint: Checkpoint, state: State, objects: GenerationObjects, listed: dict[str, int], before: datetime
-    ) -> SweptGeneration:
-        """Free rows whose readers are done, or, of a key that stands for what was computed, for which nobody asks any more.
-
-        What was sealed stays in a compact record: a stage that is cleared hands over what it has handed over before.
-        """
-        sealed = checkpoint.newest_seal()
-        if objects.is_compact and state is State.FREED and sealed is None:
-            # The sweep that began it was killed, after it had removed the rows.
-            return self._removed(checkpoint, state, listed, [])
-        table = self._target_of(checkpoint)
-        left = self._given_up_rows(checkpoint, state, before)
-        if left:
-            return _kept(checkpoint, checkpoint.state(), left)
-        files = self._orphans(StagedWrite(checkpoint), table, None)
-        if not self._dry_run:
-            if sealed is not None and checkpoint.state() is State.FREED:
-                checkpoint.compact(sealed)
-            self._remove(table, checkpoint, files)
-        if state is not State.DISCARDED:
-            # An attempt that was thought dead may still leave files, which its record tells to be its own.
-            listed = {name: size for name, size in listed.items() if not name.startswith(checkpoint.paths.attempts)}
-        return self._removed(checkpoint, state, listed, files)
-
-    def _given_up_rows(self, checkpoint: Checkpoint, state: State, before: datetime) -> str:
-        """Put the tombstone of rows for other tasks, if that is not there and nothing needs them.
-
-        :returns: why they stay; empty if they are given up.
-        """
-        # The table was opened in between.
-        if self._listed(checkpoint, before) is None:
-            return "a task has gone on with it, or has begun to read it, since this clean-up began"
-        if state in {State.DISCARDED, State.FREED}:
-            return being_read(checkpoint)
-        discard = self._abandoned == "discard"
-        if state is State.SEALED:
-            ask = why_kept if self._dry_run else give_up_read
-            return ask(checkpoint, lambda _: (), discard=discard, is_old=True)
-        if not discard:
-            return "it is not finished, and its next attempt needs what is staged; abandoned='discard' gives it up"
-        if not self._dry_run:
-            checkpoint.discard("it was cleaned up unfinished")
-        return ""
-
-    # -- what both do -------------------------------------------------------------------------------------------------
-
-    def _orphans(self, write: StagedWrite, table: Table, landed: SealedWrite | None) -> list[StagedFile]:
-        return table.orphans(write, landed, self._listings.of(table, write.header.table))
-
-    def _remove(self, table: Table, checkpoint: Checkpoint, files: list[StagedFile]) -> None:
-        if files:
-            table.remove(checkpoint.header.table, files)
-
-    def _removed(self, checkpoint: Checkpoint, state: State, records: dict[str, int], files: list[StagedFile]) -> SweptGeneration:
-        """Remove the records of a generation, and report that and the files that were removed from its table.
-
-        :param records: names and bytes.
-        """
-        if not self._dry_run:
-            for lot in in_order_of_removal(records):
-                self._store.remove(lot)
-        return SweptGeneration(
-            checkpoint.key.value,
-            checkpoint.paths.root.rstrip("/"),
-            checkpoint.header.generation,
-            state,
-            objects=len(records),
-            object_bytes=sum(records.values()),
-            files=len(files),
-            file_bytes=sum(file.bytes for file in files),
-        )
-
-
-def _kept(checkpoint: Checkpoint, state: State, why: str) -> SweptGeneration:
-    return SweptGeneration(checkpoint.key.value, checkpoint.paths.root.rstrip("/"), checkpoint.header.generation, state, kept=why)
+        return self._removal.removed(checkpoint, State.DISCARDED, listed, files)
 
 
 def _unfinished_because(checkpoint: Checkpoint, barred: str, *, is_newest: bool) -> str:

@@ -23,7 +23,7 @@ from airflow_ckpt_provider.sources.transform import steps_of
 from airflow_ckpt_provider.tables.staged_files import reading_staged
 from airflow_ckpt_provider.tables.writer import Written
 from airflow_ckpt_provider.write.naming import in_input, naming
-from airflow_ckpt_provider.write.pieces import Input, SaveEvery, behind, paced, require_own_pieces, staged_record
+from airflow_ckpt_provider.write.pieces import Input, SaveEvery, behind, paced, require_owned_pieces, staged_record
 from airflow_ckpt_provider.write.rejecting import AgainReader, OnError, Places, Rejecting
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ class SplitInPieces:
             require_next(work.paths, piece, self._split, self._pieces)
             self._pieces.append(piece)
         if len(self._pieces) > known:
-            require_own_pieces(self._pieces, work.writer, Checkpoint(work.store, work.header))
+            require_owned_pieces(self._pieces, work.writer, Checkpoint(work.store, work.header))
         return len(self._pieces) > known
 
     def _rewritten(self, author: str) -> Written:

@@ -14,10 +14,11 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException
 from support.dags import returned, start, task_states
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import Connections
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.reference import reference
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.cli.commands import clean_up
 from airflow_ckpt_provider.cli.definition import checkpoints_commands
 from airflow_ckpt_provider.exceptions import InvalidInputError

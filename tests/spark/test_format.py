@@ -19,8 +19,9 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField
 from pyspark.errors import PySparkException
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.checkpoint.state import State, state_of
 from airflow_ckpt_provider.exceptions import BindingMismatchError, CheckpointMissingError
 from airflow_ckpt_provider.spark import checkpointed_write, commit
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
@@ -89,13 +90,13 @@ def marker(tmp_path):
 def test_a_save_lands_its_rows_once(spark, world):
     save(world, orders(spark, world))
     assert world.ids() == list(range(400))
-    assert checkpoint(world).state() is State.COMMITTED
+    assert state_of(checkpoint(world)) is State.COMMITTED
     assert world.files_on_disk() == world.referenced_files()
 
 
 def test_without_commit_the_rows_are_staged_and_whoever_has_the_key_lands_them(spark, world):
     save(world, orders(spark, world), commit=None)
-    assert (world.ids(), checkpoint(world).state()) == ([], State.SEALED)
+    assert (world.ids(), state_of(checkpoint(world))) == ([], State.SEALED)
     first, again = landed(world), landed(world)
     assert (first["state"], first["commit"]["landed_now"], again["commit"]["landed_now"]) == ("committed", True, False)
     assert world.ids() == list(range(400))
@@ -270,7 +271,7 @@ def test_a_key_that_belongs_to_another_write_is_refused(spark, world, changes):
         save(world, frame, **changes)
     with pytest.raises(PySparkException, match="BindingMismatchError"):
         save(world, frame.drop("kind"))
-    assert checkpoint(world).state() is State.SEALED
+    assert state_of(checkpoint(world)) is State.SEALED
 
 
 def test_a_key_of_a_checkpointed_write_is_not_that_of_a_save(spark, world):

@@ -20,7 +20,7 @@ from airflow_ckpt_provider.exceptions import (
     StageFailedError,
 )
 from airflow_ckpt_provider.sources import Files, SparkDataFrame
-from airflow_ckpt_provider.sources.dataframe import Partitions
+from airflow_ckpt_provider.sources.frame_plans import Partitions
 from airflow_ckpt_provider.spark import checkpointed_write, commit
 from airflow_ckpt_provider.spark.engine import job_of, planned_in
 from airflow_ckpt_provider.spark.frame.partitions import partitions_of

@@ -19,7 +19,8 @@ from support.world import World, rows
 
 from airflow_ckpt_provider.checkpoint.documents import Staged
 from airflow_ckpt_provider.exceptions import CorruptObjectError, InvalidInputError, StageFailedError
-from airflow_ckpt_provider.sources.dataframe import SparkDataFrame, recovered_splits
+from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
+from airflow_ckpt_provider.sources.frame_plans import recovered_splits
 from airflow_ckpt_provider.spark.frame.buckets import canonical
 from airflow_ckpt_provider.spark.frame.ids import staged_names, without_staged
 from airflow_ckpt_provider.spark.frame.run import FrameRun

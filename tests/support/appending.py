@@ -10,6 +10,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
 from airflow_ckpt_provider.checkpoint.documents import Group, Member, Plan, Split, Staged
+from airflow_ckpt_provider.checkpoint.sealing import put_seal
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.tables.state import GroupCommit
@@ -35,14 +36,14 @@ _numbers = itertools.count()
 
 def write(world: World, *splits: pa.Table, name: str = "shop.orders", rows_per_batch: int | None = None) -> list[Written]:
     """Write each of ``splits``; nothing is committed."""
-    target = world.target(name)
+    target = world.as_table(name)
     writer = writer_of(target, header_of(target))
     return [writer.write(split.to_batches(rows_per_batch), f"ckpt-{next(_numbers):06d}") for split in splits]
 
 
 def commit(world: World, written: list[Written], name: str = "shop.orders") -> Table:
     """Land written splits in one snapshot."""
-    land(world.target(name), written)
+    land(world.as_table(name), written)
     return world.table(name)
 
 
@@ -82,14 +83,14 @@ def sealed_of(target: Target, written: list[Written], mode: str = "append") -> S
                 manifest=one.manifest,
             )
         )
-    checkpoint.seal(checkpoint.staged([f"{n}" for n in range(len(written))]))
+    put_seal(checkpoint, checkpoint.staged([f"{n}" for n in range(len(written))]))
     return SealedWrite(checkpoint)
 
 
 def seal(checkpoint: Checkpoint, plan: Plan, number: int = 1) -> Seal:
     """Seal what is staged of a plan."""
     checkpoint.require_complete(plan)
-    return checkpoint.seal(checkpoint.staged([split.id for split in plan.splits]), plan=plan, number=number)
+    return put_seal(checkpoint, checkpoint.staged([split.id for split in plan.splits]), plan=plan, number=number)
 
 
 def require_files(writes: list[SealedWrite], target: Target) -> None:

@@ -14,7 +14,6 @@ from airflow_ckpt_provider.checkpoint.documents import (
     Compact,
     Connections,
     Continue,
-    Discard,
     Group,
     Header,
     Member,
@@ -29,6 +28,7 @@ from airflow_ckpt_provider.checkpoint.documents import (
     Staged,
     StagedFile,
     TableBinding,
+    Tombstone,
     contents_of,
 )
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
@@ -168,6 +168,6 @@ SAMPLES: dict[str, Document] = {
     "group.json": GROUP,
     "members.json": Members(members=(Member(key=KEY.value, generation=1), Member(key="shop/other", generation=2))),
     "commit.json": Commit(group=GROUP.id, snapshot_id=4611686018427387904, committed_at=AT, rows=250),
-    "discard.json": Discard(discarded_at=AT, reason="restart was asked for"),
+    "discard.json": Tombstone(discarded_at=AT, reason="restart was asked for"),
     "readby.json": ReadBy(reader=Member(key="shop/embed", generation=1), origin=HEADER.origin, begun_at=AT),
 }

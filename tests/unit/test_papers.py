@@ -59,33 +59,46 @@ def is_there(name: str) -> bool:
     """Whether there is a module of this dotted name, or a class, function or constant of it, or a member of such a class."""
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
-        place = ROOT.joinpath(*parts[:count])
-        source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-        if source.is_file():
+        source = source_of(parts[:count])
+        if source is not None:
             body = ast.parse(source.read_text()).body
             for part in parts[count:]:
-                found = [members for names, members in defined(body) if part in names]
-                if not found:
+                members = members_of(body, part)
+                if members is None:
                     return False
-                body = found[0]
+                body = members
             return True
     return False
 
 
-def defined(body: list[ast.stmt]) -> list[tuple[set[str], list[ast.stmt]]]:
-    """The names that statements define, and what is inside of each."""
-    found: list[tuple[set[str], list[ast.stmt]]] = []
+def source_of(parts: list[str]) -> Path | None:
+    """The file of a module of this repository."""
+    place = ROOT.joinpath(*parts)
+    source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    return source if source.is_file() else None
+
+
+def members_of(body: list[ast.stmt], name: str) -> list[ast.stmt] | None:
+    """What is inside of the thing of this name that statements define, or take from another module; None if none of them does."""
     for node in body:
-        if isinstance(node, ast.ClassDef):
-            found.append(({node.name}, node.body))
-        elif isinstance(node, ast.FunctionDef):
-            found.append(({node.name}, []))
-        elif isinstance(node, ast.ImportFrom):
-            found.append(({one.asname or one.name for one in node.names}, []))
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found.append(({one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}, []))
-    return found
+        if isinstance(node, ast.ImportFrom):
+            taken = next((alias.name for alias in node.names if (alias.asname or alias.name) == name), None)
+            source = None if taken is None else source_of(str(node.module).split("."))
+            if taken is not None:
+                return [] if source is None else members_of(ast.parse(source.read_text()).body, taken) or []
+        elif name in defined(node):
+            return node.body if isinstance(node, ast.ClassDef) else []
+    return None
+
+
+def defined(node: ast.stmt) -> set[str]:
+    """The names that a statement defines."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        return {node.name}
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+    return set()
 
 
 @functools.cache

@@ -12,14 +12,12 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Increment, Plan, Split
 from airflow_ckpt_provider.checkpoint.location import refuse_credentials
-from airflow_ckpt_provider.checkpoint.restart import how_to_restart
-from airflow_ckpt_provider.exceptions import CorruptObjectError, InputChangedError, InvalidInputError
+from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError
 from airflow_ckpt_provider.scan.data_files import PinnedSnapshot
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
-from airflow_ckpt_provider.scan.places import folders_of, is_below
-from airflow_ckpt_provider.scan.sizes import file_sizes
 from airflow_ckpt_provider.sources.iceberg.increments import appended_files, only_rewritten, require_same_table, watermark_of
 from airflow_ckpt_provider.sources.iceberg.pinning import Pin, open_table, parse_filter, parse_time, pin
+from airflow_ckpt_provider.sources.iceberg.planned import require_listed, require_planned_table, require_unchanged
 from airflow_ckpt_provider.sources.iceberg.reader import IcebergReader, IcebergSplit
 from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack, require_each_once, strange_plan
 
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
-    from airflow_ckpt_provider.scan.data_files import ScanFile
     from airflow_ckpt_provider.scan.iceberg import Scanned
 
 #: Parameters that choose the snapshot; at most one is given.
@@ -221,28 +218,11 @@ class IcebergTable:
         table = open_table(self.name, options)
         reads = [IcebergSplit.from_json(split.read) for split in splits]
         require_planned_table(table, reads[0].table_uuid)
-        files = [file for read in reads for file in read.files]
-        self._require_listed(table, splits, reads)
-        wanted = {file.path: file.bytes for file in files} | {
-            delete.path: delete.bytes for file in files for delete in file.deletes
-        }
-        sizes = file_sizes(table.io, list(wanted))
-        bad = [path for (path, size), current in zip(wanted.items(), sizes, strict=True) if current != size]
-        if not bad:
-            return
-        snapshot_id = reads[0].snapshot_id
-        expired = snapshot_id is None or table.metadata.snapshot_by_id(snapshot_id) is None
-        why = (
-            f"Snapshot {snapshot_id}, which this write reads, was expired, and its files were deleted with it"
-            if expired
-            else f"Snapshot {snapshot_id}, which this write reads, is still there: files of older snapshots were deleted after a "
-            "compaction, or something else deletes files of the table"
-        )
-        raise InputChangedError(
-            f"{len(bad)} of {len(wanted)} files of {self.name} that this write has still to read are gone or changed, for instance "
-            f"{bad[0]}. {why}. To redo the write on the table as it is now: {how_to_restart()}. Keep snapshots for longer than a "
-            "write may take."
-        )
+        if any(self._made.get(split.id) != split for split in splits):
+            # Not of a plan that this very source has made.
+            snapshot_id = None if self.snapshot_id is None else int(self.snapshot_id)
+            require_listed(table, self.name, reads, snapshot_id, incremental=self.incremental)
+        require_unchanged(table, self.name, reads)
 
     def require_once(self, plan: Plan, options: Mapping[str, str]) -> None:
         """Refuse files that are read twice, or not at all though they are known to be meant; see ``AccountingSource``."""
@@ -281,33 +261,6 @@ class IcebergTable:
             return None
         return f"{self.name} is at snapshot {chosen.snapshot_id} now, and snapshot {read} was read"
 
-    def _require_listed(self, table: Table, splits: Sequence[Split], reads: Sequence[IcebergSplit]) -> None:
-        """Refuse a plan from the store whose splits read files that this source does not list (I15).
-
-        The pinned snapshot is looked at again, unless this very source has made the plan. Where that is expired, and for what was
-        appended since, files of the table's own folders are taken, and others only if a snapshot has them.
-
-        :raises CorruptObjectError: naming one.
-        """
-        if all(self._made.get(split.id) == split for split in splits):
-            return
-        wanted = {file.path for read in reads for file in read.files}
-        wanted |= {delete.path for read in reads for file in read.files for delete in file.deletes}
-        pinned, folders = {read.snapshot_id for read in reads}, folders_of(table.metadata)
-        snapshot = table.metadata.snapshot_by_id(reads[0].snapshot_id) if reads[0].snapshot_id is not None else None
-        exactly = snapshot is not None and not self.incremental
-        left = wanted if exactly else {path for path in wanted if not is_below(path, folders)}
-        for shown in [snapshot] if exactly else table.metadata.snapshots:
-            if left and shown is not None:
-                left -= {path for scanned in scan_files(table, shown.snapshot_id) for path in _paths_of(scanned.file)}
-        told = pinned if self.snapshot_id is None else {int(self.snapshot_id)}
-        if left or len(pinned) > 1 or pinned != told:
-            raise CorruptObjectError(
-                f"The plan in the checkpoint store reads {min(left, default='another snapshot')}, which the snapshot "
-                f"{reads[0].snapshot_id} of {self.name} does not have. The store was altered; nothing was read. Redo the "
-                f"write: {how_to_restart()}."
-            )
-
     def schema(self, plan: Plan, options: Mapping[str, str]) -> pa.Schema:
         """Schema of the rows, under the pinned schema of the table."""
         table = open_table(self.name, options)
@@ -342,19 +295,3 @@ class IcebergTable:
         columns = self.columns or []
         if len(set(columns)) != len(columns):
             raise InvalidInputError(f"IcebergTable(columns={columns!r}): a column is named twice.")
-
-
-def _paths_of(file: ScanFile) -> list[str]:
-    return [file.path, *(delete.path for delete in file.deletes)]
-
-
-def require_planned_table(table: Table, uuid: str) -> None:
-    """Refuse a table that has the name, but is not the one that was planned.
-
-    :raises InputChangedError: if so.
-    """
-    if str(table.metadata.table_uuid) != uuid:
-        raise InputChangedError(
-            f"The table {'.'.join(table.name())} was dropped and created anew since this write was planned: it was {uuid} and is "
-            f"{table.metadata.table_uuid}. Redo the write: {how_to_restart()}."
-        )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError
-from airflow_ckpt_provider.sources.dataframe import Partitions
+from airflow_ckpt_provider.sources.frame_plans import Partitions
 from airflow_ckpt_provider.spark.code_shipping import is_connect
 from airflow_ckpt_provider.spark.frame.buckets import require_one_of_each
 from airflow_ckpt_provider.spark.frame.plans import COLUMN_NUMBERS, WHOLE_PLANS, arrow_schema

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, StageFailedError, TerminalError
-from airflow_ckpt_provider.sources.dataframe import recovered_splits
+from airflow_ckpt_provider.sources.frame_plans import recovered_splits
 from airflow_ckpt_provider.sources.grouped import GroupedRows
 from airflow_ckpt_provider.spark.error_summary import error_summary
 from airflow_ckpt_provider.spark.frame.buckets import canonical, placed, sorted_by

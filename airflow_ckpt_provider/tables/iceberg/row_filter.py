@@ -1,4 +1,4 @@
-"""Overwriting the rows that match a filter: new rows have to match it, and boundary files keep the rows that do not.
+"""Overwriting the rows that match a filter: new rows have to match it, and boundary files hold on to the rows that do not.
 
 A row matches if the filter is true for it. One for which it is unknown, because a column is null, does not match and is kept:
 so what is kept is never read through the negated filter, which is unknown for that row as well.
@@ -107,11 +107,11 @@ class KeepingWriter(IcebergWriter):
     def _matching(self, chunks: Iterable[pa.Table]) -> Iterator[pa.Table]:
         others = self._filter.others(self.facts.schema)
         for chunk in chunks:
-            strangers = chunk.filter(others)
-            if strangers.num_rows:
+            not_matching = chunk.filter(others)
+            if not_matching.num_rows:
                 raise InvalidInputError(
-                    f"{strangers.num_rows} rows do not match overwrite_filter={self._filter.text!r}, for instance "
-                    f"{strangers.slice(0, 1).to_pylist()[0]}. The overwrite would add them without replacing what is there. "
+                    f"{not_matching.num_rows} rows do not match overwrite_filter={self._filter.text!r}, for instance "
+                    f"{not_matching.slice(0, 1).to_pylist()[0]}. The overwrite would add them without replacing what is there. "
                     "Filter them out in the source or the transform, or widen overwrite_filter."
                 )
             yield chunk

@@ -10,7 +10,7 @@ from airflow_ckpt_provider.scan.iceberg import IcebergScan
 from airflow_ckpt_provider.scan.sizes import file_sizes
 from airflow_ckpt_provider.tables.iceberg.evolution import pinned_schema
 from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest, merge, worth_merging
-from airflow_ckpt_provider.tables.iceberg.own import require_listed, require_own_files, require_own_records
+from airflow_ckpt_provider.tables.iceberg.ownership import require_listed, require_owned_files, require_owned_records
 from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import MatchSidecar
 from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFile
 from airflow_ckpt_provider.tables.staged_files import gone_of
@@ -52,18 +52,18 @@ class IcebergStorage:
         """Staged files that are gone or have another size; see ``StagedStorage.lost``."""
         return gone_of(files, file_sizes(self._table.io, [file.path for file in files]))
 
-    def require_own_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:
-        """Refuse records that name files of others; see ``StagedStorage.require_own_records``."""
-        require_own_records(self._table.metadata, write.header, write.names, write.plans, records)
+    def require_owned_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:
+        """Refuse records that name files that the generation has not written; see ``StagedStorage.require_owned_records``."""
+        require_owned_records(self._table.metadata, write.header, write.names, write.plans, records)
 
-    def require_own_files(self, writes: Sequence[SealedWrite]) -> None:
-        """Refuse to land files of others; see ``StagedStorage.require_own_files``."""
+    def require_owned_files(self, writes: Sequence[SealedWrite]) -> None:
+        """Refuse to land files that the write has not staged; see ``StagedStorage.require_owned_files``."""
         metadata = self._table.metadata
         for write in writes:
-            require_own_files(metadata, write)
+            require_owned_files(metadata, write)
             again = write.replaced
             if again is not None:
-                require_own_records(metadata, again.header, again.names, [again.plan], again.staged)
+                require_owned_records(metadata, again.header, again.names, [again.plan], again.staged)
 
     def require_listed(self, writes: Sequence[SealedWrite]) -> None:
         """Refuse manifests that list other files than were staged; see ``StagedStorage.require_listed``."""

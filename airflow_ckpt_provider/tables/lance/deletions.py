@@ -138,7 +138,7 @@ def require_counted(files: DatasetFiles, staged: Sequence[Deletions]) -> None:
         except (FileNotFoundError, pa.ArrowInvalid) as error:
             raise StagedFileMissingError(
                 f"The deletion file {files.uri}/{deletions.name} is gone or damaged. Nothing was committed. Clear the stage: "
-                "it stages anew what is missing, and nothing else. Then clear the commit."
+                "it stages again what is missing, and nothing else. Then clear the commit."
             ) from error
 
     with ThreadPoolExecutor(_READS) as pool:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from lance import LanceDataset
 
-    from airflow_ckpt_provider.checkpoint.layout import OwnNames
+    from airflow_ckpt_provider.checkpoint.layout import OwnedNames
     from airflow_ckpt_provider.tables.lance.files import DatasetFiles
     from airflow_ckpt_provider.tables.written_files import Owner, WrittenFiles
 
@@ -48,7 +48,7 @@ def written(files: DatasetFiles) -> Iterator[tuple[Owner, StagedFile]]:
             yield attempt_number_in(int(match[1])), file
 
 
-def of_generation(listed: WrittenFiles, names: OwnNames) -> list[StagedFile]:
+def of_generation(listed: WrittenFiles, names: OwnedNames) -> list[StagedFile]:
     """Those that a generation has written."""
     numbers = [attempt_number(names.key_hash, names.generation, attempt) for attempt in names.attempts]
     data_files = [file for file in listed.of((names.key_hash, names.generation)) if _name(file) in names]

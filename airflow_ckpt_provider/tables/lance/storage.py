@@ -12,7 +12,7 @@ from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.intermediate import deletions_in, intermediate_of
 from airflow_ckpt_provider.tables.lance.looks import goes_stale
 from airflow_ckpt_provider.tables.lance.modes import MODES
-from airflow_ckpt_provider.tables.lance.own import require_own_files, require_own_records
+from airflow_ckpt_provider.tables.lance.ownership import require_owned_files, require_owned_records
 from airflow_ckpt_provider.tables.lance.scan import FileScan
 from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS_SUFFIX
 from airflow_ckpt_provider.tables.mode import mode_of
@@ -58,22 +58,22 @@ class LanceStorage:
         """Staged files that are gone or have another size (I5): Lance commits fragments whose files are gone."""
         return gone_of(files, self.named.files.sizes([file.path for file in files]))
 
-    def require_own_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:
-        """Refuse records that name files of others; see ``StagedStorage.require_own_records``."""
+    def require_owned_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:
+        """Refuse records that name files that the generation has not written; see ``StagedStorage.require_owned_records``."""
         earlier = write.replaced.names if write.replaced is not None else None
-        require_own_records(self.named.identifier, write.header, write.names, write.plans, records, earlier)
+        require_owned_records(self.named.identifier, write.header, write.names, write.plans, records, earlier)
 
-    def require_own_files(self, writes: Sequence[SealedWrite]) -> None:
-        """Refuse to land files of others; see ``StagedStorage.require_own_files``."""
+    def require_owned_files(self, writes: Sequence[SealedWrite]) -> None:
+        """Refuse to land files that the write has not staged; see ``StagedStorage.require_owned_files``."""
         uri = self.named.identifier
         for write in writes:
             header = write.header
             pins = self._mode(header).pins_columns
-            require_own_files(uri, write, writer_facts(self.named, self._dataset, header.table).fields if pins else None)
+            require_owned_files(uri, write, writer_facts(self.named, self._dataset, header.table).fields if pins else None)
             again = write.replaced
             if again is not None:
                 earlier = again.replaced.names if again.replaced is not None else None
-                require_own_records(uri, again.header, again.names, [again.plan], again.staged, earlier)
+                require_owned_records(uri, again.header, again.names, [again.plan], again.staged, earlier)
 
     def require_listed(self, writes: Sequence[SealedWrite]) -> None:
         """Fragments are listed in the records, and were looked at there; rows and deletions are counted in their files."""

@@ -12,7 +12,7 @@ from airflow_ckpt_provider.checkpoint.documents import part_of
 from airflow_ckpt_provider.exceptions import BindingMismatchError, NotSupportedYetError, RowCountError
 from airflow_ckpt_provider.tables.fit import Columns
 from airflow_ckpt_provider.tables.mode import Mode, mode_of
-from airflow_ckpt_provider.tables.own import OwnFiles
+from airflow_ckpt_provider.tables.ownership import OwnershipCheck
 from airflow_ckpt_provider.tables.parameters import ModeParameters, told
 from airflow_ckpt_provider.tables.staged.folder import DATA, RowsCommit
 from airflow_ckpt_provider.tables.staged.writer import RowsScan, RowsWriter
@@ -216,16 +216,16 @@ class RowsStorage:
         """Files that are gone, or have another size."""
         return gone_of(files, self._folder.sizes([file.path for file in files]))
 
-    def require_own_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:
-        """Refuse records that name files of others."""
-        own_files = OwnFiles([f"{self._folder.uri}/{DATA.rstrip('/')}"], write.names, write.header)
+    def require_owned_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:
+        """Refuse records that name files that the generation has not written."""
+        ownership = OwnershipCheck([f"{self._folder.uri}/{DATA.rstrip('/')}"], write.names, write.header)
         for record in records:
-            own_files.require(record, [file.path for file in record.files])
+            ownership.require(record, [file.path for file in record.files])
 
-    def require_own_files(self, writes: Sequence[SealedWrite]) -> None:
-        """Refuse to land files of others."""
+    def require_owned_files(self, writes: Sequence[SealedWrite]) -> None:
+        """Refuse to land files that the write has not staged."""
         for write in writes:
-            self.require_own_records(write, write.staged)
+            self.require_owned_records(write, write.staged)
 
     def require_listed(self, writes: Sequence[SealedWrite]) -> None:
         """Refuse records that count other rows than their files hold."""

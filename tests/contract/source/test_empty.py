@@ -17,7 +17,7 @@ from support.world import rows
 
 from airflow_ckpt_provider.exceptions import DiscardedError, RestartRefusedError
 from airflow_ckpt_provider.sources import Files, LanceDataset, SparkDataFrame
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commits
 
 
 @pytest.fixture(params=[Iceberg, Lance], ids=["iceberg", "lance"])
@@ -285,4 +285,4 @@ def test_what_is_sealed_with_rows_is_handed_on_whatever_comes_later(world):
     world.put_files(2)
     again = world.stage()
     assert again.checkpoint.header == first.checkpoint.header
-    assert groups.landed(again.checkpoint, world.target()) is None
+    assert commits.landed(again.checkpoint, world.as_table()) is None

@@ -8,7 +8,7 @@ import time
 
 from support.samples import AT
 
-from airflow_ckpt_provider.checkpoint.documents import Discard
+from airflow_ckpt_provider.checkpoint.documents import Tombstone
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 
 PROCESSES, NAMES = 4, 60
@@ -16,7 +16,7 @@ PROCESSES, NAMES = 4, 60
 RACER = """
 import os, sys, time
 from datetime import datetime
-from airflow_ckpt_provider.checkpoint.documents import Discard
+from airflow_ckpt_provider.checkpoint.documents import Tombstone
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 
 uri, me, at, names, folder = sys.argv[1:]
@@ -25,7 +25,7 @@ store.check()
 open(f"{folder}/ready-{me}", "w").close()
 while not os.path.exists(f"{folder}/go"):
     time.sleep(0.001)
-mine = Discard(discarded_at=datetime.fromisoformat(at), reason=me)
+mine = Tombstone(discarded_at=datetime.fromisoformat(at), reason=me)
 print(",".join(str(n) for n in range(int(names)) if store.create(f"k/{n}.json", mine)))
 """
 
@@ -49,4 +49,4 @@ def test_of_many_processes_exactly_one_creates_each_object(tmp_path):
     winners = {int(name): me for me, names in won.items() for name in names.split(",") if name}
     assert sum(len(names.split(",")) for names in won.values() if names) == NAMES
     store = CheckpointStore.at(uri)
-    assert {n: store.read(f"k/{n}.json", Discard).reason for n in range(NAMES)} == winners
+    assert {n: store.read(f"k/{n}.json", Tombstone).reason for n in range(NAMES)} == winners

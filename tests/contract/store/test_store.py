@@ -14,7 +14,7 @@ from obstore.exceptions import AlreadyExistsError, GenericError
 from support.s3 import SECRET
 from support.samples import AT, GROUP, HEADER, PLAN, SAMPLES
 
-from airflow_ckpt_provider.checkpoint.documents import Discard, Group, Header, Plan, Seal, to_json
+from airflow_ckpt_provider.checkpoint.documents import Group, Header, Plan, Seal, Tombstone, to_json
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore, StoreError
 from airflow_ckpt_provider.exceptions import CorruptObjectError, InvalidInputError, NewerFormatError, RetryableError
 
@@ -37,7 +37,7 @@ def s3_store(s3_bucket):
 
 
 def reason(text):
-    return Discard(discarded_at=AT, reason=text)
+    return Tombstone(discarded_at=AT, reason=text)
 
 
 def damage(store, name, data):
@@ -66,7 +66,7 @@ def test_what_was_never_put_is_absent_and_no_error(store):
 def test_the_first_document_stays_and_the_second_is_told_so(store):
     assert store.create("k/discard.json", reason("first"))
     assert not store.create("k/discard.json", reason("second"))
-    assert store.read("k/discard.json", Discard) == reason("first")
+    assert store.read("k/discard.json", Tombstone) == reason("first")
 
 
 def test_putting_the_very_same_document_again_is_no_loss(store):
@@ -80,7 +80,7 @@ def test_of_many_threads_exactly_one_creates_an_object(store):
             name = f"k/{number}.json"
             won = list(pool.map(lambda who, name=name: store.create(name, reason(str(who))), range(8)))
             assert won.count(True) == 1
-            assert store.read(name, Discard) == reason(str(won.index(True)))
+            assert store.read(name, Tombstone) == reason(str(won.index(True)))
 
 
 def test_names_are_listed_sorted_below_a_folder_and_not_beside_it(store):
@@ -97,13 +97,13 @@ def test_many_documents_are_read_in_the_order_asked_for(store):
     for name in names:
         store.create(name, reason(name))
     order = names[::-1]
-    assert [document.reason for document in store.read_many(order, Discard)] == order
+    assert [document.reason for document in store.read_many(order, Tombstone)] == order
 
 
 def test_a_listed_document_that_is_gone_is_an_error_that_names_it(store):
     store.create("k/0.json", reason("there"))
     with pytest.raises(StoreError, match=r"k/1\.json"):
-        store.read_many(["k/0.json", "k/1.json"], Discard)
+        store.read_many(["k/0.json", "k/1.json"], Tombstone)
 
 
 def damaged_forms():
@@ -178,7 +178,7 @@ def test_what_is_removed_is_gone_and_what_was_gone_before_is_passed_over(store):
     store.remove([])
     store.remove(["k/none.json", *names[:3], "l/none.json", *names[:1]])
     assert store.names("k/") == names[3:]
-    assert store.read(names[3], Discard) == reason(names[3])
+    assert store.read(names[3], Tombstone) == reason(names[3])
     store.remove(names)
     assert store.names("") == []
 
@@ -248,7 +248,7 @@ def test_a_lost_reply_to_a_put_that_came_second_is_a_lost_race(s3_store, monkeyp
     s3_store.create("k/staged.json", reason("theirs"))
     monkeypatch.setattr(obstore, "put", _fail)
     assert not s3_store.create("k/staged.json", reason("mine"))
-    assert s3_store.read("k/staged.json", Discard) == reason("theirs")
+    assert s3_store.read("k/staged.json", Tombstone) == reason("theirs")
 
 
 def test_a_put_that_did_not_land_is_an_error_that_a_retry_may_help(s3_store, monkeypatch):

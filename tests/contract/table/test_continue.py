@@ -8,10 +8,11 @@ from contract.table.both import BEFORE, Iceberg, Lance
 from contract.table.test_pieces import ROWS, SAVE, Function, Killed, asked, die, one_split, order_of
 from support.world import rows
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.codes import codes, request_continuation
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.reference import reference
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.exceptions import BindingMismatchError, InvalidInputError
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.sources.transform import Transform

@@ -69,11 +69,11 @@ def world(request, tmp_path):
 
 
 def commit(world, request, forged):
-    groups.commit([Checkpoint.at(world.store, request.key, 1)], world.target())
+    groups.commit([Checkpoint.at(world.store, request.key, 1)], world.as_table())
 
 
 def stage_what_is_missing(world, request, forged):
-    """The seal and a split were lost before: they are staged once more, by what the store says."""
+    """The seal and a split were lost before: they are staged again, by what the store says."""
     store = world.root / "store"
     for one in [*store.rglob("seal*"), *sorted(store.rglob("staged/*"))[-1:]]:
         if str(one.relative_to(store)) != forged:

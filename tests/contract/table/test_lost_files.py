@@ -1,4 +1,4 @@
-"""Staged files that somebody deletes or cuts before the commit: the cleared stage stages anew what is missing, and all rows land.
+"""Staged files that somebody deletes or cuts before the commit: the cleared stage stages again what is missing, and all rows land.
 
 Each file that a write leaves behind is lost in turn: data files, manifests, staged source files, sidecars, deletion files, row ids.
 """
@@ -101,7 +101,7 @@ def test_a_file_that_is_lost_before_the_commit_is_staged_anew_by_the_cleared_sta
             stopped += 1
             assert world.commits() == commits
             assert lost.name in said
-            assert "Clear the stage ('stage'): it stages anew what is missing" in said
+            assert "Clear the stage ('stage'): it stages again what is missing" in said
             again = world.stage(world.request(**facts))
             assert again.lost > 0
             if write in {"append", "overwrite"}:
@@ -185,7 +185,7 @@ def test_values_of_new_columns_that_are_lost_are_computed_anew(tmp_path):
         try:
             world.commit(attempt)
         except StagedFileMissingError:
-            groups.commit([world.stage(columns_request(world)).checkpoint], world.target())
+            groups.commit([world.stage(columns_request(world)).checkpoint], world.as_table())
         assert computed(world) == list(range(25))
 
 

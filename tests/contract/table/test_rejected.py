@@ -12,10 +12,11 @@ from support.failing import Function, Killed, asked, batched, mapped, put, rejec
 from support.forging import forge, forge_plan
 from support.world import rows
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import AGAIN
 from airflow_ckpt_provider.checkpoint.reference import reference
 from airflow_ckpt_provider.checkpoint.rejected import files_of
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.exceptions import (
     CorruptObjectError,
     InvalidInputError,

@@ -8,9 +8,10 @@ from contract.table.both import BEFORE, HALF, Iceberg, Lance
 from support.failing import Function, asked, put, rejected_files, right
 from support.forging import forge, forge_plan
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.reference import reference
 from airflow_ckpt_provider.checkpoint.signing import ConnectionKeys
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import (
     BindingMismatchError,
@@ -173,7 +174,7 @@ def test_a_key_that_is_given_twice_and_a_mapped_stage_that_is_not_whole_are_refu
 
 
 def cleaned(world, **how):
-    return list(clean(Checkpoint.latest(world.store, world.request("orders").key), lambda _: world.target(), **how))
+    return list(clean(Checkpoint.latest(world.store, world.request("orders").key), lambda _: world.as_table(), **how))
 
 
 def test_a_clean_up_leaves_what_a_committed_write_has_left_out_and_removes_what_no_seal_names(world):

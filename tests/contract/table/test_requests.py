@@ -12,12 +12,13 @@ import pytest
 from support.request_counts import counted
 from support.world import World, rows
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.state import State, state_of
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import InputChangedError
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.sources.files import listing
-from airflow_ckpt_provider.write import groups
+from airflow_ckpt_provider.write import commits, groups
 from airflow_ckpt_provider.write.cleanup import clean
 
 
@@ -45,7 +46,7 @@ def staged(world, members):
 
 def committed(world, checkpoints):
     with counted() as requests:
-        groups.commit(checkpoints, world.target())
+        groups.commit(checkpoints, world.as_table())
     return requests
 
 
@@ -89,7 +90,7 @@ def test_opening_a_key_lists_its_generations_and_not_what_they_hold(world, split
     assert requests["list"] == (1 if world.store.location.is_local else 0)
     assert requests["get"] == 1
     with counted() as requests:
-        assert latest.state() is State.SEALED
+        assert state_of(latest) is State.SEALED
     assert requests.total() == 3
 
 
@@ -114,11 +115,11 @@ def test_each_operation_asks_for_each_split_once_and_for_the_rest_as_often_howev
     world.commit(attempt)
     with counted() as requests:
         latest = Checkpoint.latest(world.store, attempt.checkpoint.key)
-        groups.verify(latest, latest.committed(), world.target())
+        commits.verify(latest, latest.committed(), world.as_table())
     # What a sensor asks: the header, the record and the group of the commit.
     assert requests == {"get": 3, "list_with_delimiter": 1} | ({"list": look} if look else {})
     with counted() as requests:
-        list(clean(latest, lambda _: world.target()))
+        list(clean(latest, lambda _: world.as_table()))
     assert requests == {"get": 6 + splits, "list": 2 + look, "list_with_delimiter": 1}
 
 

@@ -38,8 +38,8 @@ from protocol.crash import maintenance
 from protocol.crash.exactly_once import Midway, assert_only_missing_splits_were_written
 from support.world import ORIGIN, SCHEMA, rows
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.reference import reference
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.exceptions import (
     BindingMismatchError,
     CheckFailedError,
@@ -627,7 +627,7 @@ def test_a_check_sees_the_staged_rows_and_one_that_fails_leaves_the_table_as_it_
         empty.make()
     before = empty.read() if mode == "append" else []
     attempt = empty.stage(empty.request(mode=mode))
-    target = empty.target()
+    target = empty.as_table()
 
     def audit(sealed):
         CheckRun(parse_checks([check]), target, sealed, lambda: spark).run(lambda _: None)

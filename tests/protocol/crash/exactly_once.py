@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_ckpt_provider.checkpoint.anew import first_id
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import Header
+from airflow_ckpt_provider.checkpoint.group import bound_group
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.checkpoint.restaged import first_id
+from airflow_ckpt_provider.checkpoint.state import State, state_of
 from airflow_ckpt_provider.tables.summary import GROUP
 
 if TYPE_CHECKING:
@@ -114,8 +116,8 @@ def assert_exactly_once(world: World, ids: list[int], keys: tuple[str, ...] = ("
 def _assert_recorded(world: World, key: str, own: dict[int, Snapshot]) -> None:
     """The commit record says what the table's history says (I1, I2)."""
     latest = generations(world, key)[-1]
-    seal, group, record = latest.sealed(), latest.group(), latest.committed()
-    assert latest.state() is State.COMMITTED
+    seal, group, record = latest.sealed(), bound_group(latest), latest.committed()
+    assert state_of(latest) is State.COMMITTED
     assert record.group == group.id
     assert record.rows == seal.rows
     snapshot = own[record.snapshot_id]
@@ -139,7 +141,7 @@ def assert_cleans_up(runs: Runs, world: World, *writes: dict[str, Any]) -> None:
 
 def assert_files_are_known(world: World) -> None:
     """What is on disk and in no snapshot carries a key and generation of the store and an attempt recorded there; it is no
-    published file of a committed generation that was not replaced, nor of a split that was staged once more (I4, I5)."""
+    published file of a committed generation that was not replaced, nor of a split that was staged again (I4, I5)."""
     headers = [world.store.read(name, Header) for name in world.store.names("") if name.endswith("/header.json")]
     checkpoints = {(one.key.hash, one.header.generation): one for one in (Checkpoint(world.store, header) for header in headers)}
     attempts = {at: {attempt.id for attempt in one.attempts()} for at, one in checkpoints.items()}

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from protocol.crash.exactly_once import assert_files_are_known, generations, owner_of
 from support.lance_world import expected
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
+from airflow_ckpt_provider.checkpoint.group import bound_group
+from airflow_ckpt_provider.checkpoint.state import State, state_of
 
 if TYPE_CHECKING:
     from support.lance_world import LanceWorld, Version
@@ -38,8 +39,8 @@ def assert_only_own_files_are_left_over(world: LanceWorld) -> None:
 def _assert_recorded(world: LanceWorld, key: str, own: dict[int, Version]) -> None:
     """The commit record says what the versions say (I1, I2)."""
     latest = generations(world, key)[-1]
-    seal, group, record = latest.sealed(), latest.group(), latest.committed()
-    assert latest.state() is State.COMMITTED
+    seal, group, record = latest.sealed(), bound_group(latest), latest.committed()
+    assert state_of(latest) is State.COMMITTED
     assert record.group == group.id
     assert record.rows == seal.rows
     assert own[record.snapshot_id].group == group.id

@@ -17,6 +17,7 @@ from support.world import ORIGIN, World
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, now
 from airflow_ckpt_provider.checkpoint.documents import Group
+from airflow_ckpt_provider.checkpoint.group import bind
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import (
@@ -97,7 +98,7 @@ def test_a_restart_for_another_table_stops_if_a_commit_began_meanwhile(world):
     members = (first.checkpoint.member,)
     first.checkpoint.discard("restart")
     stream = first.checkpoint.header.stream
-    first.checkpoint.bind(Group(id=groups.group_id_of(members), members=members, stream=stream, bound_at=now(), horizon=0))
+    bind(first.checkpoint, Group(id=groups.group_id_of(members), members=members, stream=stream, bound_at=now(), horizon=0))
     with pytest.raises(RestartRefusedError, match="under way"):
         world.stage(name="shop.others")
 
@@ -129,7 +130,7 @@ def test_a_schema_that_changes_just_before_the_swap_is_noticed(world):
     attempt = world.stage()
     catalog = EvolvesJustBeforeTheSwap("iceberg_default", **world.catalog.properties)
     with pytest.raises(SchemaMismatchError, match="needed"):
-        groups.commit([attempt.checkpoint], world.target(catalog=catalog))
+        groups.commit([attempt.checkpoint], world.as_table(catalog=catalog))
     assert world.table().current_snapshot() is None
 
 

@@ -14,7 +14,7 @@ from protocol.crash.scenarios import MAPPED, UNPARTITIONED, UPSERT
 from protocol.crash.worlds import Prepared
 from support.lance_world import LanceWorld
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
+from airflow_ckpt_provider.checkpoint.state import State, state_of
 
 pytestmark = pytest.mark.crash
 
@@ -89,7 +89,7 @@ def assert_swept(runs, world, scenario):
     assert not [one for one in swept.result if one["kept"]]
     for key in scenario.keys:
         (checkpoint,) = generations(world, key)
-        assert checkpoint.state() is State.COMMITTED
+        assert state_of(checkpoint) is State.COMMITTED
         folders = {name.removeprefix(checkpoint.paths.root).partition("/")[0] for name in world.store.names(checkpoint.paths.root)}
         assert BARE - {"groups"} <= folders <= BARE
     (given_up,) = generations(world, "given up")
@@ -244,7 +244,7 @@ def assert_landed_or_given_up(runs, world, scenario, landed, name):
     if landed.error is None:
         assert ids(world) == sorted(scenario.ids), name
         (checkpoint,) = generations(world, "orders")
-        assert checkpoint.state() is State.COMMITTED, name
+        assert state_of(checkpoint) is State.COMMITTED, name
     else:
         assert landed.error == "DiscardedError", (name, landed.found.get("traceback"))
         assert set(others) <= set(ids(world)), name

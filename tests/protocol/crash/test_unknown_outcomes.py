@@ -7,7 +7,7 @@ from protocol.crash.exactly_once import assert_exactly_once, own_snapshots
 from protocol.crash.faulty_catalog import FaultyCatalog
 from support.world import World
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.exceptions import CommitRefusedError, OutcomeUnknownError
 from airflow_ckpt_provider.write import commit_loop, groups
 
@@ -31,7 +31,7 @@ def impatient(monkeypatch):
 
 
 def commit_through(world, catalog, attempt):
-    return groups.commit([attempt.checkpoint], world.target(catalog=catalog))
+    return groups.commit([attempt.checkpoint], world.as_table(catalog=catalog))
 
 
 @pytest.mark.parametrize(

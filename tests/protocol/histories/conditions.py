@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider import exceptions as refusals
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.group import bound_group
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.tables.iceberg.history import PROPERTY_PREFIX
 
@@ -54,7 +55,7 @@ def head_of(table: Table | None, branch: str) -> int | None:
 
 def looked_up(play: Play, write: Write, one: Generation) -> set:
     """What a look for a generation's commit in the table's history may say, if one was ever begun."""
-    table, group = table_of(play, write), play.checkpoint(write, one).group()
+    table, group = table_of(play, write), bound_group(play.checkpoint(write, one))
     if table is None or group is None:
         return {NONE}
     metadata, history = table.metadata, play.histories[write.table]
@@ -211,11 +212,12 @@ def of_commit(play: Play, picked: list[tuple[Write, Generation]]) -> Due:
             due.must.add(refusals.DiscardedError if at.discarded() else refusals.NotSealedError)
     if due.must:
         return due
-    bound = {group.id if (group := at.group()) else None for _, _, at in pairs}
+    bound = {group.id if (group := bound_group(at)) else None for _, _, at in pairs}
     if len(bound) > 1 and first.mode.startswith("overwrite"):
         due.may.add(refusals.InvalidInputError)
     for write, one, at in pairs:
-        due.add(_of_one(play, write, one, at, [(w, o) for w, o, a in pairs if a.group() is None], {a.member for _, _, a in pairs}))
+        fresh = [(w, o) for w, o, a in pairs if bound_group(a) is None]
+        due.add(_of_one(play, write, one, at, fresh, {a.member for _, _, a in pairs}))
     return due
 
 
@@ -226,7 +228,7 @@ def _of_one(
         return of_record(play, write, one)
     if at.discarded() is not None:
         return Due({refusals.DiscardedError})
-    group = at.group()
+    group = bound_group(at)
     if group is None:
         return _of_landing(play, fresh)
     due, look = Due(), looked_up(play, write, one)
@@ -238,7 +240,7 @@ def _of_one(
     if NONE in look:
         due.add(_of_landing(play, play.bound_to(group.id)), sure=len(look) == 1)
         others = [Checkpoint.at(at.store, IdempotenceKey(m.key), m.generation) for m in group.members if m not in asked_for]
-        if any((bound := other.group()) is None or bound.id == group.id for other in others):
+        if any((bound := bound_group(other)) is None or bound.id == group.id for other in others):
             due.add(Due({refusals.CommitUnderWayError}, {refusals.DiscardedError}), sure=len(look) == 1)
     return due
 
@@ -289,7 +291,7 @@ def _of_earlier(play: Play, write: Write, one: Generation) -> Due:
     for other in write.generations.values():
         if landed_nothing(play.checkpoint(write, other)) and not write.provisional:
             continue
-        if other.number < one.number and other.number not in chain and play.checkpoint(write, other).group() is not None:
+        if other.number < one.number and other.number not in chain and bound_group(play.checkpoint(write, other)) is not None:
             look = looked_up(play, write, other) - {refusals.RolledBackError}
             wanted = {refusals.RestartRefusedError} if FOUND in look else set()
             wanted |= look & {refusals.HistoryExpiredError}

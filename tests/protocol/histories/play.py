@@ -25,11 +25,12 @@ from support.world import ORIGIN, World
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import Header
+from airflow_ckpt_provider.checkpoint.group import bound_group
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.exceptions import CheckpointError, CommitRefusedError, InputChangedError, OutcomeUnknownError
 from airflow_ckpt_provider.sources import Files, IcebergTable
 from airflow_ckpt_provider.tables.iceberg.history import PROPERTY_PREFIX
-from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.tables.iceberg.table import CatalogTable
 from airflow_ckpt_provider.tables.summary import GROUP
 from airflow_ckpt_provider.write import commit_loop, groups
 from airflow_ckpt_provider.write.attempt import WriteAttempt
@@ -141,7 +142,7 @@ class Play:
 
     def bound_to(self, group_id: str) -> list[tuple[Write, Generation]]:
         everyone = ((write, one) for write in self.writes for one in write.generations.values())
-        return [(w, one) for w, one in everyone if (group := self.checkpoint(w, one).group()) and group.id == group_id]
+        return [(w, one) for w, one in everyone if (group := bound_group(self.checkpoint(w, one))) and group.id == group_id]
 
     def is_empty(self, write: Write, one: Generation) -> bool:
         """Whether the newest seal adds nothing, removes nothing, and has read nothing."""
@@ -190,8 +191,8 @@ class Play:
                     return one.mark[1]
         return None
 
-    def target(self, write: Write, catalog: Any = None) -> IcebergTarget:
-        return IcebergTarget(catalog or self.world.catalog, write.table, write.branch)
+    def as_table(self, write: Write, catalog: Any = None) -> CatalogTable:
+        return CatalogTable(catalog or self.world.catalog, write.table, write.branch)
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
@@ -248,7 +249,9 @@ class Play:
         due = conditions.of_open(self, write, restart=restart is not None, replace=replace, mode=mode)
         evolves = write.evolve
         attempt = self.step(
-            lambda: due, lambda: WriteAttempt(self.world.store, self.target(write), request), unsure=evolves and bool(due.possible)
+            lambda: due,
+            lambda: WriteAttempt(self.world.store, self.as_table(write), request),
+            unsure=evolves and bool(due.possible),
         )
         if attempt is STOPPED:
             return None
@@ -323,7 +326,7 @@ class Play:
 
         commit_loop.PATIENCE_S = 0.0 if fault in SILENT else 30.0
         settled = self.step(
-            due, lambda: groups.commit(checkpoints, self.target(write, self.catalog)), meddled=meddled, unsure=len(picked) > 1
+            due, lambda: groups.commit(checkpoints, self.as_table(write, self.catalog)), meddled=meddled, unsure=len(picked) > 1
         )
         if settled is STOPPED:
             return False
@@ -488,7 +491,7 @@ class Play:
             hashed = IdempotenceKey(write.key).hash
             own = [(path, owner_of(path)) for path in added]
             one.files = {
-                p for p, o in own if (o.key, o.generation) == (hashed, one.number) and not o.split.startswith(("match", "keep"))
+                p for p, o in own if (o.key, o.generation) == (hashed, one.number) and not o.split.startswith(("match", "boundary"))
             }
 
     @staticmethod

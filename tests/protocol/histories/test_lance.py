@@ -17,7 +17,7 @@ from support.columns import columns_request, computed
 from support.lance_world import FOREIGN, LanceWorld, expected
 from support.world import rows
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
+from airflow_ckpt_provider.checkpoint.state import State, state_of
 from airflow_ckpt_provider.exceptions import (
     HistoryExpiredError,
     OutcomeUnknownError,
@@ -117,7 +117,7 @@ def clean_up(world):
     assert world.dataset.cleanup_old_versions(older_than=NOTHING_LEFT).old_versions > 0
 
 
-def state_of(world):
+def table_as_it_is(world):
     return world.versions(), world.table_rows(), world.dataset.schema
 
 
@@ -131,16 +131,16 @@ def assert_in_one_version(world, attempt):
     world.dataset.validate()
     assert len(world.own_versions()) == 1
     assert attempt.checkpoint.committed().snapshot_id == world.own_versions()[0].number
-    assert attempt.checkpoint.state() is State.COMMITTED
+    assert state_of(attempt.checkpoint) is State.COMMITTED
 
 
 def assert_refused(world, attempt, error, match):
     """Nothing is changed, and nothing is remembered as committed."""
-    before = state_of(world)
+    before = table_as_it_is(world)
     for _ in range(2):
         with pytest.raises(error, match=match):
             world.commit(attempt)
-    assert state_of(world) == before
+    assert table_as_it_is(world) == before
     assert attempt.checkpoint.committed() is None
 
 
@@ -154,12 +154,12 @@ def test_a_landed_commit_whose_version_was_cleaned_up_is_not_repeated(tmp_path, 
     attempt = landed_without_record(world, scene.request)
     world.foreign_append()
     clean_up(world)
-    before = state_of(world)
+    before = table_as_it_is(world)
     said = r"'(orders|columns)'.*orders\.lance.*Nothing was changed.*mark the task as success"
     assert_refused(world, attempt, HistoryExpiredError, said)
     with pytest.raises(HistoryExpiredError):
         world.stage(scene.request)
-    assert state_of(world) == before
+    assert table_as_it_is(world) == before
 
 
 def test_a_recorded_commit_whose_version_was_cleaned_up_is_reported(world):
@@ -240,10 +240,10 @@ def test_a_tagged_commit_is_found_behind_the_gap_only_if_nothing_else_could_be_i
     world.foreign_append(FOREIGN + 200)
     world.dataset.cleanup_old_versions(older_than=NOTHING_LEFT, error_if_tagged_old_versions=False)
     assert [version.number for version in world.versions()] == [2, 4]
-    before = state_of(world)
+    before = table_as_it_is(world)
     with pytest.raises(HistoryExpiredError):
         world.commit(attempt)
-    assert state_of(world) == before
+    assert table_as_it_is(world) == before
 
 
 # -- history that was turned back ---------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from support.lance_racers import START, SWAP, Racers
 from support.lance_world import LanceWorld, expected
 from support.world import rows
 
+from airflow_ckpt_provider.checkpoint.group import bound_group
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.write import groups
 
@@ -173,7 +174,7 @@ def test_eight_processes_that_commit_one_key_land_one_version_and_all_report_it(
         checkpoint, ids = write.prepare(world)
         before = len(world.versions())
         found = [one for (one,) in racers.race(world, [{"do": "land", "keys": [member(checkpoint)]}] * RACERS, gate)]
-        carriers = [version for version in world.versions() if version.group == checkpoint.group().id]
+        carriers = [version for version in world.versions() if version.group == bound_group(checkpoint).id]
         assert [version.number for version in carriers] == [before + 1], f"{len(carriers)} versions carry the key"
         assert {version for version, _ in found} == {before + 1}
         assert [landed_now for _, landed_now in found].count(True) == 1
@@ -199,7 +200,7 @@ def test_eight_processes_that_add_the_same_columns_add_them_once(worlds, racers,
         ids = world.create_dataset(count=9, max_rows_per_file=4)
         checkpoint = stage_columns(world, rows_per_split=2).checkpoint
         if again:
-            groups.commit([checkpoint], world.target())
+            groups.commit([checkpoint], world.as_table())
             checkpoint = stage_columns(world, rows_per_split=2, on_rerun="replace").checkpoint
         found = [one for (one,) in racers.race(world, [{"do": "land", "keys": [member(checkpoint)]}] * RACERS, gate)]
         landed = 3 if again else 2
@@ -231,7 +232,7 @@ def test_of_eight_processes_that_commit_the_first_of_a_growing_table_one_lands(w
         assert len(world.own_versions()) == 1
         assert world.table_rows() == expected(*range(6), *there)
         source.table().append(foreign_rows(6, 3))
-        groups.commit([stage_growing(world, "later")], world.target())
+        groups.commit([stage_growing(world, "later")], world.as_table())
         assert world.table_rows() == expected(*range(9), *there)
         world.dataset.validate()
 

@@ -14,6 +14,7 @@ from support.lance_racers import START, SWAP, Racers
 from support.lance_world import FOREIGN, LanceWorld, expected
 from support.world import rows
 
+from airflow_ckpt_provider.checkpoint.group import bound_group
 from airflow_ckpt_provider.exceptions import TableMovedError
 from airflow_ckpt_provider.sources import Files
 
@@ -73,7 +74,7 @@ def test_one_key_lands_once_whatever_others_do_at_the_same_time(tmp_path, racers
         jobs = [{"do": "land", "keys": [["orders", 1]]}] * COMMITTERS + others(20, FOREIGN)
         found = racers.race(world, jobs, gate)
         landed, (first, second, upserted, deleted, compactions) = [one for (one,) in found[:COMMITTERS]], found[COMMITTERS:]
-        (carrier,) = [version for version in world.versions() if version.group == checkpoint.group().id]
+        (carrier,) = [version for version in world.versions() if version.group == bound_group(checkpoint).id]
         assert {version for version, _ in landed} == {carrier.number}
         assert [landed_now for _, landed_now in landed].count(True) == 1
         assert compactions

@@ -11,9 +11,11 @@ from msgspec.structs import replace
 from support.appending import seal as seal_of
 from support.samples import AT, GROUP, HEADER, KEY, MANIFEST_JSON, SAMPLES
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import Member, Plan, Split, Staged, StagedFile
+from airflow_ckpt_provider.checkpoint.group import bind, bound_group, list_members
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+from airflow_ckpt_provider.checkpoint.state import State, state_of
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import (
     BindingMismatchError,
@@ -196,26 +198,26 @@ def test_a_damaged_staged_record_is_named_when_sealing(store, checkpoint):
 
 
 def test_a_generation_is_bound_to_one_commit_group_for_ever(checkpoint):
-    assert checkpoint.group() is None
-    assert checkpoint.bind(GROUP) == GROUP
-    assert checkpoint.bind(replace(GROUP, id="ff" * 16, horizon=99)) == GROUP
+    assert bound_group(checkpoint) is None
+    assert bind(checkpoint, GROUP) == GROUP
+    assert bind(checkpoint, replace(GROUP, id="ff" * 16, horizon=99)) == GROUP
 
 
 def test_the_members_of_a_group_are_stored_once_and_not_with_each_of_them(store):
     members = tuple(sorted(Member(key=f"orders/{n}", generation=1) for n in range(50)))
     group = replace(GROUP, members=members)
     each = [Checkpoint.create(store, replace(HEADER, key=member.key)) for member in members]
-    each[0].list_members(group)
+    list_members(each[0], group)
     for checkpoint in each:
-        assert checkpoint.bind(group) is group
-        assert checkpoint.group() == group
+        assert bind(checkpoint, group) is group
+        assert bound_group(checkpoint) == group
     stored = {name: len(bytes(obstore.get(store.location.open(), name).bytes())) for name in store.names("")}
     assert max(size for name, size in stored.items() if name.endswith("/group.json")) < 500
     (listed,) = [name for name in stored if "/groups/" in name]
     assert listed == each[0].paths.members(group.id)
     obstore.delete(store.location.open(), listed)
     with pytest.raises(CheckpointMissingError, match=listed):
-        each[7].group()
+        bound_group(each[7])
 
 
 def test_the_first_record_of_a_commit_stays(checkpoint):
@@ -241,17 +243,17 @@ def test_a_discarded_generation_says_when_and_why(checkpoint):
 
 
 def test_the_state_follows_from_what_exists(checkpoint):
-    states = [checkpoint.state()]
+    states = [state_of(checkpoint)]
     checkpoint.pin(plan_of("000000"))
-    states.append(checkpoint.state())
+    states.append(state_of(checkpoint))
     checkpoint.publish(staged("000000"))
-    states.append(checkpoint.state())
+    states.append(state_of(checkpoint))
     seal_of(checkpoint, plan_of("000000"))
-    states.append(checkpoint.state())
-    checkpoint.bind(GROUP)
-    states.append(checkpoint.state())
+    states.append(state_of(checkpoint))
+    bind(checkpoint, GROUP)
+    states.append(state_of(checkpoint))
     checkpoint.record(COMMIT)
-    states.append(checkpoint.state())
+    states.append(state_of(checkpoint))
     assert states == [State.PLANNED, State.PLANNED, State.STAGING, State.SEALED, State.SEALED, State.COMMITTED]
 
 
@@ -259,12 +261,12 @@ def test_a_discarded_generation_is_discarded_whatever_was_reached(checkpoint):
     checkpoint.pin(plan_of())
     seal_of(checkpoint, plan_of())
     checkpoint.discard("restart")
-    assert checkpoint.state() is State.DISCARDED
+    assert state_of(checkpoint) is State.DISCARDED
 
 
 def test_the_state_of_one_generation_says_nothing_of_another(store, checkpoint):
     seal_of(checkpoint, plan_of())
-    assert Checkpoint.create(store, replace(HEADER, generation=2)).state() is State.PLANNED
+    assert state_of(Checkpoint.create(store, replace(HEADER, generation=2))) is State.PLANNED
 
 
 def test_an_object_that_vanishes_between_put_and_read_is_an_error(checkpoint, monkeypatch):

@@ -79,7 +79,7 @@ def test_an_unknown_member_is_refused(name):
 #: Members that a plain append has no use for.
 OPTIONAL = {
     "restart_token", "replaces", "base", "counts", "intermediate", "round", "provisional", "missing", "transform_version",
-    "listed_by", "mode", "increment", "anew", "transform_kind", "computed_by", "request", "input_rows", "rejected", "freed",
+    "listed_by", "mode", "increment", "restaged", "transform_kind", "computed_by", "request", "input_rows", "rejected", "freed",
 }  # fmt: skip
 
 

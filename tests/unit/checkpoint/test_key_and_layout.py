@@ -8,7 +8,7 @@ from support.samples import KEY
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.layout import (
     CheckpointPaths,
-    OwnNames,
+    OwnedNames,
     Place,
     generation_of,
     id_of,
@@ -148,7 +148,7 @@ def test_the_id_is_read_from_a_name():
     ],
 )
 def test_a_file_is_a_generations_own_by_key_generation_and_recorded_attempt(name, own):
-    assert (name in OwnNames("ab12", 3, frozenset({"a1"}))) is own
+    assert (name in OwnedNames("ab12", 3, frozenset({"a1"}))) is own
 
 
 PATHS = CheckpointPaths(KEY.hash, 12)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from support.samples import HEADER, SAMPLES
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import MAX_KEY_LENGTH
 from airflow_ckpt_provider.checkpoint.reference import (
     CommitFacts,
@@ -19,6 +19,7 @@ from airflow_ckpt_provider.checkpoint.reference import (
     require_whole,
     resolve,
 )
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import CheckpointMissingError, InvalidInputError
 

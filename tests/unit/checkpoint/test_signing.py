@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from support.samples import HEADER, KEY, SAMPLES
 from support.world import World, ids_of, rows
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint, State
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import Header, from_json, to_json
 from airflow_ckpt_provider.checkpoint.signing import ConnectionKeys
+from airflow_ckpt_provider.checkpoint.state import State, state_of
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import CorruptObjectError, InvalidInputError, SignatureError
 from airflow_ckpt_provider.write.cleanup import clean
@@ -161,7 +162,7 @@ def test_a_signed_write_is_staged_resumed_committed_and_cleaned_up(world):
     world.commit(attempt)
     assert world.ids() == ids_of([rows(0, 400)])
     assert world.stage().commit is not None
-    (cleaned,) = clean(attempt.checkpoint, lambda _: world.target())
+    (cleaned,) = clean(attempt.checkpoint, lambda _: world.as_table())
     assert cleaned.state is State.COMMITTED
     assert all(b"hmac_sha256" in stored(world.store, name) for name in world.store.names("") if name.endswith(".json"))
 
@@ -173,7 +174,7 @@ def test_a_planted_object_does_not_change_how_far_a_write_is(world, document):
     name = name() if callable(name) else name
     plant(world.store, name, to_json(name, SAMPLES[f"{document}.json"]))
     with pytest.raises(SignatureError, match=name):
-        checkpoint.state()
+        state_of(checkpoint)
     with pytest.raises(SignatureError, match=name):
         world.commit(world.stage())
     assert world.ids() == []

@@ -14,7 +14,7 @@ import pytest
 from airflow.sdk.log import redact
 from support.s3 import SECRET
 
-from airflow_ckpt_provider.checkpoint.documents import Discard
+from airflow_ckpt_provider.checkpoint.documents import Tombstone
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import CheckpointError, InvalidInputError, RetryableError
 from airflow_ckpt_provider.get_provider_info import get_provider_info
@@ -172,7 +172,7 @@ def test_a_signing_secret_signs_the_store_and_is_no_option_of_the_storage(connec
         extra={"signing_secret": KEY, "previous_signing_secrets": ["a5" * 16]},
     )
     store = CheckpointHook("lake").get_conn()
-    assert store.create(f"{'ab' * 10}/g1/discard.json", Discard(discarded_at=datetime.now(UTC), reason="a test"))
+    assert store.create(f"{'ab' * 10}/g1/discard.json", Tombstone(discarded_at=datetime.now(UTC), reason="a test"))
     (name,) = store.names("")
     assert b"hmac_sha256" in bytes(obstore.get(store.location.open(), name).bytes())
     assert storage_options("lake") == {}
@@ -253,7 +253,9 @@ def test_the_embedded_default_is_open_to_its_own_user_only(tmp_path, monkeypatch
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "home"))
     before = os.umask(0)
     try:
-        CheckpointHook().get_conn().create(f"{'ab' * 10}/g1/discard.json", Discard(discarded_at=datetime.now(UTC), reason="a test"))
+        CheckpointHook().get_conn().create(
+            f"{'ab' * 10}/g1/discard.json", Tombstone(discarded_at=datetime.now(UTC), reason="a test")
+        )
         iceberg_catalog()
     finally:
         os.umask(before)

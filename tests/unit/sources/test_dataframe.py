@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_ckpt_provider.checkpoint.anew import staged_anew
 from airflow_ckpt_provider.checkpoint.documents import Plan, fingerprint, from_json, to_json
+from airflow_ckpt_provider.checkpoint.restaged import restaged
 from airflow_ckpt_provider.exceptions import InvalidInputError
-from airflow_ckpt_provider.sources.dataframe import SparkDataFrame, recovered_splits
+from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
+from airflow_ckpt_provider.sources.frame_plans import recovered_splits
 from airflow_ckpt_provider.sources.protocol import Source
 
 if TYPE_CHECKING:
@@ -149,12 +150,12 @@ def test_a_round_that_is_staged_whole_is_sealed_and_not_followed_by_another():
 
 def test_a_round_after_lost_files_lists_fresh_splits_for_all_buckets_and_no_lost_one():
     first = ROWS.plan({})
-    lost = staged_anew(first, {"r0001p000000"}, 2)
-    again = ROWS.staged_anew(lost, {"r0001p000001", "r0001p000002"}, 2, "an attempt")
+    lost = restaged(first, {"r0001p000000"}, 2)
+    again = ROWS.restaged(lost, {"r0001p000001", "r0001p000002"}, 2, "an attempt")
     assert ids(again) == ["r0001p000001", "r0001p000002", "r0002p000000", "r0002p000001", "r0002p000002"]
     assert [split.id for split in recovered_splits(again)] == ["r0001p000001", "r0001p000002"]
     buckets = SparkDataFrame(build, "id", buckets=3)
-    renamed = staged_anew(buckets.plan({}), {"000001"}, 2)
+    renamed = restaged(buckets.plan({}), {"000001"}, 2)
     assert [(split.id, split.read) for split in renamed.splits][1] == ("000001z2", {"bucket": 1})
 
 

@@ -12,8 +12,8 @@ import pytest
 import airflow_ckpt_provider.sources
 from airflow_ckpt_provider.checkpoint.documents import Pinned, Plan, Split
 from airflow_ckpt_provider.scan.data_files import PinnedSnapshot
-from airflow_ckpt_provider.sources.dataframe import Buckets, Partitions
 from airflow_ckpt_provider.sources.files.source import ListedFiles
+from airflow_ckpt_provider.sources.frame_plans import Buckets, Partitions
 from airflow_ckpt_provider.sources.grouped import GroupedInput
 from airflow_ckpt_provider.sources.lance import PinnedVersion
 from airflow_ckpt_provider.sources.rejected.source import RejectedInput, RejectedWrite

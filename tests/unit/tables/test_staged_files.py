@@ -10,6 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from support.lance_world import LanceWorld
 from support.world import World
 
+from airflow_ckpt_provider.checkpoint.group import bound_group
 from airflow_ckpt_provider.exceptions import StagedFileMissingError
 from airflow_ckpt_provider.write import groups, staged_files
 
@@ -83,7 +84,7 @@ def test_a_commit_that_was_begun_and_killed_looks_again(world):
     for _ in range(2):
         with pytest.raises(StagedFileMissingError):
             world.commit(attempt)
-    assert attempt.checkpoint.group() is not None
+    assert bound_group(attempt.checkpoint) is not None
     lost.write_bytes(kept)
     world.commit(attempt)
     assert world.ids() == list(range(40))
@@ -110,13 +111,13 @@ def test_a_file_that_is_lost_while_a_commit_waits_for_its_catalog_is_missed_by_t
 
 def test_who_commits_is_told_how_many_files_were_looked_at_and_how_long_that_took(world):
     attempt = world.stage()
-    looks = []
-    groups.commit([attempt.checkpoint], world.target(), looked=looks.append)
-    (look,) = looks
-    assert look.files == 8
-    assert 0 < look.seconds < 60
-    groups.commit([attempt.checkpoint], world.target(), looked=looks.append)
-    assert len(looks) == 1
+    costs = []
+    groups.commit([attempt.checkpoint], world.as_table(), tell_cost=costs.append)
+    (cost,) = costs
+    assert cost.files == 8
+    assert 0 < cost.seconds < 60
+    groups.commit([attempt.checkpoint], world.as_table(), tell_cost=costs.append)
+    assert len(costs) == 1
 
 
 def test_the_files_of_a_table_in_s3_are_missed_where_lists_show_the_others(tmp_path, s3_bucket):

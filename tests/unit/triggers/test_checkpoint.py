@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from airflow_ckpt_provider.checkpoint.checkpoint import State
 from airflow_ckpt_provider.checkpoint.reference import reference
+from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.exceptions import DiscardedError
 from airflow_ckpt_provider.hooks.lookup import OwnConnections, reached
 from airflow_ckpt_provider.sensors.checkpoint import CheckpointSensor

@@ -28,10 +28,10 @@ What holds here:
 - What a manifest is said to hold is compared with what it holds, and a difference is refused (I2).
 - Nothing here knows a table's history, a write or a mode: files are given, and what they say is returned.
 
-The names below are the door. Only ``tables.iceberg.own`` goes past it, to ``avro``: it compares the bytes of staged entries with
-the files of a write. ``tests/unit/tables/iceberg/test_canary.py`` holds all of this against pyiceberg, which reads the same and
-would have written the same; ``test_relied_on.py`` has what is used of it that it promises to nobody. Both say what to do if they
-fail.
+The names below are the door. Only ``tables.iceberg.ownership`` goes past it, to ``avro``: it compares the bytes of staged entries
+with the files of a write. ``tests/unit/tables/iceberg/test_canary.py`` holds all of this against pyiceberg, which reads the same
+and would have written the same; ``test_relied_on.py`` has what is used of it that it promises to nobody. Both say what to do if
+they fail.
 """
 
 from airflow_ckpt_provider.tables.iceberg.manifest.avro import Entries, Entry, in_order

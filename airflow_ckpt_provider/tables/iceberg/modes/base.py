@@ -87,7 +87,7 @@ class IcebergMode(Mode):
 
     def require_replaceable(self, landed: SealedWrite) -> None:
         """Check that a replacement of what has landed could be committed now; see ``Mode.require_replaceable``."""
-        files = frozenset(landed.own_files)
+        files = frozenset(landed.added_files)
         try:
             require_there(self.table, landed.header, files)
             if files and not self.matches_rows:

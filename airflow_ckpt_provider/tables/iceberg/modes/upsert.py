@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.anew import as_named, first_id, read_anew, staged_anew
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Split, StagedFile, part_of
+from airflow_ckpt_provider.checkpoint.restaged import as_named, first_id, reread, restaged
 from airflow_ckpt_provider.scan.data_files import ScanFile
 from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_same_files
 from airflow_ckpt_provider.tables.iceberg.modes.base import IcebergMode
@@ -89,13 +89,13 @@ class Upsert(IcebergMode):
         return _with(plan, (), head, sources) if any(split.is_input for split in plan.splits) else plan
 
     @classmethod
-    def staged_anew(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
-        """The plan of a round in which these are staged once more, without what was computed from them."""
+    def restaged(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
+        """The plan of a round in which these are staged again, without what was computed from them."""
         plan, number = write.plan, len(write.plans) + 1
         reading = write.source_plan
         if any(split.id in lost for split in reading.splits):
-            return read_anew(reading, lost, number)
-        again = staged_anew(plan, lost, number)
+            return reread(reading, lost, number)
+        again = restaged(plan, lost, number)
         if not lost & _phase(plan, MATCH).keys():
             return again
         # What is inserted depends on all that was matched.

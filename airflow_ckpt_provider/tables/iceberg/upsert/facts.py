@@ -78,7 +78,7 @@ def require_as_written(io: FileIO, records: Sequence[IntermediateFile], header: 
         elif must_exist:
             raise StagedFileMissingError(
                 f"The staged file {path!r} of {header.table.identifier} is gone or damaged ({first_line(error)}). Nothing was "
-                "committed. Clear the stage: it stages anew what is missing, and nothing else. Then clear the commit."
+                "committed. Clear the stage: it stages again what is missing, and nothing else. Then clear the commit."
             ) from error
 
 

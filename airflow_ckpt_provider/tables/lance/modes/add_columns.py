@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from airflow_ckpt_provider.checkpoint.anew import as_named, staged_anew
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ
+from airflow_ckpt_provider.checkpoint.restaged import as_named, restaged
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
@@ -135,8 +135,8 @@ class AddColumns(LanceMode):
         return msgspec.structs.replace(plan, created_at=now(), source=source, splits=splits, base=dataset.version)
 
     @classmethod
-    def staged_anew(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
-        """The plan of a round in which these are staged once more, without the joins of their values.
+    def restaged(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
+        """The plan of a round in which these are staged again, without the joins of their values.
 
         :raises StagedFileMissingError: if values are lost whose rows were compacted since: what they were read from may be gone.
         """
@@ -148,7 +148,7 @@ class AddColumns(LanceMode):
                 "computed. Nothing was committed. Compute the columns from the start: "
                 f"{how_to_restart()}."
             )
-        again = staged_anew(plan, lost, len(write.plans) + 1)
+        again = restaged(plan, lost, len(write.plans) + 1)
         if not any(split.id in lost for split in plan.splits if split.task == READ):
             return again
         return msgspec.structs.replace(again, splits=tuple(split for split in again.splits if split.task == READ))

@@ -87,7 +87,7 @@ class LanceMode(Mode):
     def require_replaceable(self, landed: SealedWrite) -> None:
         """Check that a replacement of what has landed could be committed now; see ``Mode.require_replaceable``."""
         if self.dataset is not None:
-            replaceable(self.dataset, names_of(landed.own_files))
+            replaceable(self.dataset, names_of(landed.added_files))
 
     def landed(self, write: SealedWrite) -> set[str]:
         """URIs of the files that a committed checkpoint has landed, or that its replacement would need."""

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.anew import as_named, read_anew, staged_anew
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Split
+from airflow_ckpt_provider.checkpoint.restaged import as_named, reread, restaged
 from airflow_ckpt_provider.checkpoint.restart import run_again
 from airflow_ckpt_provider.exceptions import TableMovedError
 from airflow_ckpt_provider.tables.keys.parameters import UpsertParameters
@@ -95,12 +95,12 @@ class Upsert(LanceMode):
         ReplacedUpsert.of(landed).require_there(self.named.files, self.there)
 
     @classmethod
-    def staged_anew(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
-        """The plan of a round in which these are staged once more, without what was computed from them."""
+    def restaged(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
+        """The plan of a round in which these are staged again, without what was computed from them."""
         plan, plans, number = write.plan, write.plans, len(write.plans) + 1
         if any(split.id in lost for split in write.source_splits):
-            return read_anew(write.source_plan, lost, number, UpsertPinned(keeps_row_ids=_keeps(plan)).to_json())
-        again = staged_anew(plan, lost, number)
+            return reread(write.source_plan, lost, number, UpsertPinned(keeps_row_ids=_keeps(plan)).to_json())
+        again = restaged(plan, lost, number)
         if not lost & _phase(plan, MATCH):
             return again
         # Which rows of the source land depends on all that was matched. Its own splits take the place of those that filter them.

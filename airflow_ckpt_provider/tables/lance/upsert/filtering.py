@@ -132,7 +132,7 @@ class Filter:
             written = _as_staged(files, staged)
         else:
             written = self._written(fragment, rows, self._landing(fragment, lands), stem)
-        # Rows that took the place of others are not the key's to remove if this generation is replaced; see ``own_files``.
+        # Rows that took the place of others are not the key's to remove if this generation is replaced; see ``added_files``.
         return written._replace(replaces=(files.path(fragment.name),) if matched else (), counts=counts, intermediate=row_ids)
 
     def _counts(self, landing: int, others: int) -> dict[str, int]:

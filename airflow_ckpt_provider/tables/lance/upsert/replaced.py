@@ -48,7 +48,7 @@ class ReplacedUpsert(NamedTuple):
         """From its sealed checkpoint."""
         if replaced is None:
             return cls()
-        landed, source = names_of(replaced.own_files), StagedSource.of_plan(replaced.plan)
+        landed, source = names_of(replaced.added_files), StagedSource.of_plan(replaced.plan)
         numbered = {} if source is None else {name: number for number, name in enumerate(source.files)}
         staged = (fragment for manifest in replaced.seal.manifests for fragment in StagedFragments.from_json(manifest).fragments)
         files = {fragment.name: fragment.rows for fragment in staged if fragment.name in landed}

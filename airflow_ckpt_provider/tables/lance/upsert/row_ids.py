@@ -68,5 +68,5 @@ def _read(files: DatasetFiles, file: DatasetSidecar) -> pa.Array:
     except (FileNotFoundError, ValueError) as error:
         raise StagedFileMissingError(
             f"{files.uri}/{file.name} is gone or damaged, which says which row ids the rows of an upsert keep. Nothing was "
-            "committed. Delete it if it is there, and clear the stage: it stages anew what is missing. Then clear the commit."
+            "committed. Delete it if it is there, and clear the stage: it stages again what is missing. Then clear the commit."
         ) from error

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from airflow_ckpt_provider.checkpoint.anew import first_id
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
+from airflow_ckpt_provider.checkpoint.restaged import first_id
 from airflow_ckpt_provider.exceptions import TableMovedError
 from airflow_ckpt_provider.scan.lance import name_of, open_dataset
 from airflow_ckpt_provider.tables.lance.deletions import deletions_of, write_deletions

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.tables.iceberg.manifest.avro import HEAD, Container, 
 from airflow_ckpt_provider.tables.iceberg.modes.upsert import INSERT, UNIQUE
 from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import MatchSidecar
 from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFile, StagedSources
-from airflow_ckpt_provider.tables.own import OwnFiles, not_own, require_own, require_work_once
+from airflow_ckpt_provider.tables.ownership import OwnershipCheck, not_owned, require_owned, require_work_once
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
     from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Staged
-    from airflow_ckpt_provider.checkpoint.layout import OwnNames
+    from airflow_ckpt_provider.checkpoint.layout import OwnedNames
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 
 #: What is looked at in an entry.
@@ -34,62 +34,62 @@ _LOOKED_AT = frozenset({"content", "file_path"})
 _PATH = "path"
 
 
-def require_own_records(
-    metadata: TableMetadata, header: Header, names: OwnNames, plans: Sequence[Plan], staged: Sequence[Staged]
+def require_owned_records(
+    metadata: TableMetadata, header: Header, names: OwnedNames, plans: Sequence[Plan], staged: Sequence[Staged]
 ) -> None:
-    """Refuse records of splits, and plans made from them, that name files of others.
+    """Refuse records of splits, and plans made from them, that name files that the generation has not written.
 
     :raises CorruptObjectError: naming one.
     """
     folders = folders_of(metadata)
-    require_own(_in_plans(plans), folders, names, header)
-    own_files = OwnFiles(folders, names, header)
+    require_owned(_in_plans(plans), folders, names, header)
+    ownership = OwnershipCheck(folders, names, header)
     for record in staged:
-        own_files.require(record, _in_record(record))
+        ownership.require(record, _in_record(record))
 
 
-def require_own_files(metadata: TableMetadata, write: SealedWrite) -> None:
-    """Refuse a sealed checkpoint that names files of others.
+def require_owned_files(metadata: TableMetadata, write: SealedWrite) -> None:
+    """Refuse a sealed checkpoint that names files that the generation has not written.
 
     :raises CorruptObjectError: naming one.
     """
     header, folders = write.header, folders_of(metadata)
-    require_own_records(metadata, header, write.names, [write.plan], write.staged)
+    require_owned_records(metadata, header, write.names, [write.plan], write.staged)
     require_work_once(((split.task, str(split.read.get(_PATH))) for split in write.plan.splits if _PATH in split.read), header)
     manifests = [StagedManifest.from_json(manifest) for manifest in write.seal.manifests]
-    require_own((manifest.path for manifest in manifests), folders, write.names, header)
+    require_owned((manifest.path for manifest in manifests), folders, write.names, header)
     works = (split for split in write.plan.splits if not (split.is_input or split.task in {INSERT, UNIQUE}))
-    targets = {split.id: str(split.read.get(_PATH)) for split in works}
+    rewritten = {split.id: str(split.read.get(_PATH)) for split in works}
     for record in write.staged:
-        target = targets.get(record.split)
-        elsewhere = [path for path in record.replaces if path != target]
+        file = rewritten.get(record.split)
+        elsewhere = [path for path in record.replaces if path != file]
         if elsewhere:
             raise CorruptObjectError(
                 f"The checkpoint store says that the split {record.split} of the key {header.key!r} takes the place of "
                 f"{elsewhere[0]!r} in {header.table.identifier}, which is not the file that it was to rewrite. The store was "
                 f"altered; nothing was changed. Redo the write: {how_to_restart(header)}."
             )
-        if target is not None and record.files and not record.replaces:
+        if file is not None and record.files and not record.replaces:
             raise CorruptObjectError(
-                f"The checkpoint store says that the split {record.split} of the key {header.key!r} has rewritten {target!r} of "
+                f"The checkpoint store says that the split {record.split} of the key {header.key!r} has rewritten {file!r} of "
                 f"{header.table.identifier} and does not take its place: rows of it would be there twice. The store was altered; "
                 f"nothing was changed. Redo the write: {how_to_restart(header)}."
             )
 
 
-def require_listed(metadata: TableMetadata, io: FileIO, one: SealedWrite) -> None:
+def require_listed(metadata: TableMetadata, io: FileIO, write: SealedWrite) -> None:
     """Refuse to land a sealed checkpoint whose manifests do not list exactly the files that its splits have staged.
 
     :raises CorruptObjectError: naming one.
     """
-    header, folders = one.header, folders_of(metadata)
-    manifests = [StagedManifest.from_json(manifest) for manifest in one.seal.manifests]
-    files = _Files(one.staged)
+    header, folders = write.header, folders_of(metadata)
+    manifests = [StagedManifest.from_json(manifest) for manifest in write.seal.manifests]
+    files = _Files(write.staged)
     seen = 0
-    for strange_path, count in in_order(lambda manifest: _stranger(io, manifest, files, folders, header), manifests):
+    for foreign_path, count in in_order(lambda manifest: _foreign_file(io, manifest, files, folders, header), manifests):
         seen += count
-        if strange_path is not None:
-            raise not_own(strange_path, folders, header)
+        if foreign_path is not None:
+            raise not_owned(foreign_path, folders, header)
     if seen != files.count:
         raise CorruptObjectError(
             f"The manifests of the key {header.key!r} list {seen} files, and its splits have staged {files.count} for "
@@ -133,7 +133,7 @@ class _Files:
         return len(once) == len(listed) and once <= self.paths
 
 
-def _stranger(
+def _foreign_file(
     io: FileIO, manifest: StagedManifest, files: _Files, folders: Collection[str], header: Header
 ) -> tuple[str | None, int]:
     """The first entry of a manifest that is not a new data file of these; and how many entries it has, up to that one."""
@@ -153,10 +153,10 @@ def _stranger(
             ours += head.findall(data) if head is not None else ()
     if head is not None and len(ours) == count and files.have(ours):
         return None, count
-    return _read_stranger(io, manifest, files.paths)
+    return _foreign_file_in(io, manifest, files.paths)
 
 
-def _read_stranger(io: FileIO, manifest: StagedManifest, files: AbstractSet[bytes]) -> tuple[str | None, int]:
+def _foreign_file_in(io: FileIO, manifest: StagedManifest, files: AbstractSet[bytes]) -> tuple[str | None, int]:
     """The same, by decoding each entry, which takes a hundred times as long: 100,000 of them several seconds."""
     count = 0
     with Entries(io, manifest.path, _LOOKED_AT) as entries:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from airflow_ckpt_provider.checkpoint.documents import Header, Staged
-    from airflow_ckpt_provider.checkpoint.layout import OwnNames
+    from airflow_ckpt_provider.checkpoint.layout import OwnedNames
 
 
 @contextlib.contextmanager
@@ -36,7 +36,7 @@ def reading_records(header: Header) -> Iterator[None]:
         ) from error
 
 
-def require_own(paths: Iterable[str], folders: Collection[str], names: OwnNames, header: Header) -> None:
+def require_owned(paths: Iterable[str], folders: Collection[str], names: OwnedNames, header: Header) -> None:
     """Refuse files that this generation has not written, or that are elsewhere.
 
     :param folders: where its files may be.
@@ -44,16 +44,16 @@ def require_own(paths: Iterable[str], folders: Collection[str], names: OwnNames,
     """
     for path in paths:
         if path.rpartition("/")[2] not in names or not is_below(path, folders):
-            raise not_own(path, folders, header)
+            raise not_owned(path, folders, header)
 
 
-class OwnFiles:
+class OwnershipCheck:
     """Tells files that a generation has written for its splits from all others.
 
     :param folders: where its files may be.
     """
 
-    def __init__(self, folders: Collection[str], names: OwnNames, header: Header) -> None:
+    def __init__(self, folders: Collection[str], names: OwnedNames, header: Header) -> None:
         self._folders = folders
         self._names = names
         self._header = header
@@ -78,13 +78,13 @@ class OwnFiles:
                 return
         for path, (_, _, name) in zip(paths, parts, strict=True):
             if not self._names.of_split(name, record.split, record.writer):
-                raise not_own(path, self._folders, self._header)
+                raise not_owned(path, self._folders, self._header)
         self._require_below(paths)
 
     def _require_below(self, paths: Iterable[str]) -> None:
         for path in paths:
             if not is_below(path, self._folders):
-                raise not_own(path, self._folders, self._header)
+                raise not_owned(path, self._folders, self._header)
 
 
 def require_work_once(work: Iterable[object], header: Header) -> None:
@@ -104,7 +104,7 @@ def require_work_once(work: Iterable[object], header: Header) -> None:
         seen.add(task)
 
 
-def not_own(path: str, folders: Collection[str], header: Header) -> CorruptObjectError:
+def not_owned(path: str, folders: Collection[str], header: Header) -> CorruptObjectError:
     """The error for a file that is not one of this generation's."""
     return CorruptObjectError(
         f"The checkpoint store says that generation {header.generation} of the key {header.key!r} has written {path!r} for "

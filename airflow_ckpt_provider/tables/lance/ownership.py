@@ -16,13 +16,13 @@ from airflow_ckpt_provider.tables.lance.intermediate import ColumnFile, deletion
 from airflow_ckpt_provider.tables.lance.upsert.filtering import FILTER
 from airflow_ckpt_provider.tables.lance.upsert.sidecar import FOLDER as SIDECARS
 from airflow_ckpt_provider.tables.lance.upsert.source import UpsertPinned
-from airflow_ckpt_provider.tables.own import not_own, require_work_once
+from airflow_ckpt_provider.tables.ownership import not_owned, require_work_once
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Split, Staged
-    from airflow_ckpt_provider.checkpoint.layout import OwnNames
+    from airflow_ckpt_provider.checkpoint.layout import OwnedNames
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
     from airflow_ckpt_provider.tables.lance.upsert.sidecar import DatasetSidecar
 
@@ -32,31 +32,31 @@ _DELETION_FILE = re.compile(r"[0-9]{1,20}-[0-9]{1,20}-([0-9]{1,20})\.arrow")
 _PLAIN = re.compile(r"[0-9A-Za-z_.-]+")
 
 
-def require_own_records(
-    uri: str, header: Header, names: OwnNames, plans: Sequence[Plan], staged: Sequence[Staged], earlier: OwnNames | None
+def require_owned_records(
+    uri: str, header: Header, names: OwnedNames, plans: Sequence[Plan], staged: Sequence[Staged], earlier: OwnedNames | None
 ) -> None:
-    """Refuse records of splits, and plans made from them, that name files of others.
+    """Refuse records of splits, and plans made from them, that name files that the generation has not written.
 
     :param earlier: names of the files of the generation that is replaced.
     :raises CorruptObjectError: naming one.
     """
-    own_files = _Own(uri, header, names)
+    ownership = _Ownership(uri, header, names)
     for record in staged:
-        own_files.require_record(record)
+        ownership.require_record(record)
     for plan in plans:
-        own_files.require_plan(plan, earlier)
+        ownership.require_plan(plan, earlier)
 
 
-def require_own_files(uri: str, write: SealedWrite, fields: Collection[int] | None) -> None:
-    """Refuse to land a sealed checkpoint that names files of others, or fragments that its splits have not staged, or not so.
+def require_owned_files(uri: str, write: SealedWrite, fields: Collection[int] | None) -> None:
+    """Refuse to land a write that names files which it has not written, or fragments that its splits have not staged, or not so.
 
     :param fields: ids of the fields that rows are staged with; None if what is staged has columns of its own.
     :raises CorruptObjectError: naming one.
     """
-    require_own_records(
+    require_owned_records(
         uri, write.header, write.names, [write.plan], write.staged, write.replaced.names if write.replaced else None
     )
-    own_files = _Own(uri, write.header, write.names)
+    ownership = _Ownership(uri, write.header, write.names)
     filters = [(split.read.get("source"), split.read.get("matched")) for split in write.plan.splits if split.task == FILTER]
     # What was read lands as it is, or as far as these let it.
     again = filters[:1] if any(split.is_input for split in write.plan.splits) else []
@@ -64,18 +64,18 @@ def require_own_files(uri: str, write: SealedWrite, fields: Collection[int] | No
     taken = {split.id: _taken(split) for split in write.plan.splits}
     left: dict[str, tuple[int, int]] = {}
     for record in write.staged:
-        own_files.require_split(record, taken.get(record.split, frozenset()))
-        own_files.require_deletions(record)
+        ownership.require_split(record, taken.get(record.split, frozenset()))
+        ownership.require_deletions(record)
         sizes = {file.path: file.bytes for file in record.files}
         for fragment in StagedFragments.from_json(record.manifest).fragments if record.manifest is not None else ():
             if fragment.name in left or sizes.get(f"{uri}/data/{fragment.name}") != fragment.bytes:
-                raise own_files.error(f"{uri}/data/{fragment.name}")
+                raise ownership.error(f"{uri}/data/{fragment.name}")
             left[fragment.name] = (fragment.rows, fragment.bytes)
     for staged in map(StagedFragments.from_json, write.seal.manifests):
         for name, rows, size in ((fragment.name, fragment.rows, fragment.bytes) for fragment in staged.fragments):
             # Lance takes a file for whatever columns it is told.
             if left.pop(name, None) != (rows, size) or (fields is not None and tuple(fields) != staged.fields):
-                raise own_files.error(f"{uri}/data/{name}")
+                raise ownership.error(f"{uri}/data/{name}")
     if left:
         raise CorruptObjectError(
             f"The seal of the key {write.header.key!r} in the checkpoint store leaves out {len(left)} files that its splits have "
@@ -92,10 +92,10 @@ def _taken(split: Split) -> frozenset[str]:
     return frozenset(fragment.name for fragment in StagedFragments.from_json(fragments).fragments)
 
 
-class _Own:
+class _Ownership:
     """What is compared with the names that a generation gives to its files."""
 
-    def __init__(self, uri: str, header: Header, names: OwnNames) -> None:
+    def __init__(self, uri: str, header: Header, names: OwnedNames) -> None:
         self._uri = uri
         self._data = f"{uri}/data/"
         self._header = header
@@ -158,13 +158,13 @@ class _Own:
         if deletions.id != number_of(stem) or path not in {file.path for file in record.files}:
             raise self.error(path)
 
-    def require_plan(self, plan: Plan, earlier: OwnNames | None) -> None:
+    def require_plan(self, plan: Plan, earlier: OwnedNames | None) -> None:
         pinned = plan.mode_as(UpsertPinned) if self._header.mode == "upsert" else None
         if pinned is not None:
             for sidecar in pinned.sidecars:
                 self.require_sidecar(sidecar)
             for sidecar in pinned.replaced:
-                (self if earlier is None else _Own(self._uri, self._header, earlier)).require_sidecar(sidecar)
+                (self if earlier is None else _Ownership(self._uri, self._header, earlier)).require_sidecar(sidecar)
             for name in pinned.source.files if pinned.source is not None else ():
                 self.require("data", name)
         for split in plan.splits:
@@ -194,4 +194,4 @@ class _Own:
             raise self.error(path)
 
     def error(self, path: str) -> Exception:
-        return not_own(path, [self._uri], self._header)
+        return not_owned(path, [self._uri], self._header)

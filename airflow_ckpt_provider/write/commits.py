@@ -1,0 +1,90 @@
+"""The commit of a generation, as its record says it and its table's history shows it: whether it has landed, and is there still."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.checkpoint.documents import Commit
+from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, sealed_of
+from airflow_ckpt_provider.exceptions import CorruptObjectError, HistoryExpiredError, RolledBackError
+from airflow_ckpt_provider.write.looks import look_at
+from airflow_ckpt_provider.write.membership import group_of
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+    from airflow_ckpt_provider.checkpoint.documents import Group
+    from airflow_ckpt_provider.tables.state import Landed
+    from airflow_ckpt_provider.tables.table import Table
+
+
+def landed(checkpoint: Checkpoint, table: Table, *, record: bool = True) -> Commit | None:
+    """The commit of ``checkpoint``, from its record or else from the table's history; recorded if it was not.
+
+    Looks at the table only if a commit was ever begun (I10), so that it costs nothing before that.
+
+    :param record: whether the store may be changed.
+    """
+    recorded = checkpoint.committed()
+    if recorded is not None:
+        return recorded
+    group = group_of(checkpoint)
+    if group is None:
+        return None
+    found = find_commit(checkpoint, group, table)
+    if found is None:
+        return None
+    commit = commit_of(SealedWrite(checkpoint), group, found)
+    return checkpoint.record(commit) if record else commit
+
+
+def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
+    """Check that a recorded commit is still in the table's history.
+
+    Where that is expired, the record tells that it landed, and a file of it in the table that it was not rolled back since.
+
+    :raises RolledBackError: if it was taken off the branch since.
+    :raises HistoryExpiredError: if neither its history nor any file of it is there.
+    :raises TableMissingError: if the table was replaced since.
+    :raises CorruptObjectError: if the record is not one of a commit of this generation (I15).
+    """
+    group = group_of(checkpoint)
+    if group is None or recorded.group != group.id or (recorded.snapshot_id is None and sealed_of(checkpoint).rows):
+        raise CorruptObjectError(
+            f"Object {checkpoint.paths.commit} in the checkpoint store {checkpoint.store.uri} says that the key "
+            f"{checkpoint.key.value!r} is committed, and that was no commit of what is staged under it. The store was altered; "
+            "nothing was changed. Remove the object: the commit task looks into the table's history before it does anything."
+        )
+    if recorded.snapshot_id is None:
+        sealed = SealedWrite(checkpoint)
+        sealed.require_handed_over()
+        sealed.require_agreeing()
+        return
+    try:
+        found = find_commit(checkpoint, group, table)
+    except HistoryExpiredError as error:
+        sealed = SealedWrite(checkpoint)
+        if sealed.seal.files and not look_at(table, checkpoint.header.table, lambda state: state.shows(sealed)):
+            raise HistoryExpiredError(
+                f"It cannot be told whether the rows of the key {checkpoint.key.value!r} are in "
+                f"{checkpoint.header.table.identifier}: they were committed as number {recorded.snapshot_id}, which is expired "
+                "since, and no file of them is in the table now. Either later writes or a compaction have taken those files, or "
+                "the table was rolled back before that expired. Nothing was changed. Look for the rows in the table; if they are "
+                "there, mark the task as success, if not, run the write under another idempotence key."
+            ) from error
+        return
+    if found is None or found.snapshot_id != recorded.snapshot_id:
+        raise RolledBackError(
+            f"The key {checkpoint.key.value!r} was committed as snapshot {recorded.snapshot_id}, and "
+            f"{checkpoint.header.table.identifier} does not show it any more: the table was set back to earlier metadata. It "
+            "is not committed again. To redo the write, run it under another idempotence key."
+        )
+
+
+def find_commit(checkpoint: Checkpoint, group: Group, table: Table) -> Landed | None:
+    """The commit of a group as the table's history shows it, which must be that of this checkpoint."""
+    return look_at(table, checkpoint.header.table, lambda state: state.find(group, [checkpoint.header]))
+
+
+def commit_of(write: SealedWrite, group: Group, outcome: Landed) -> Commit:
+    """The record of a commit that the table's history shows."""
+    return Commit(group=group.id, snapshot_id=outcome.snapshot_id, committed_at=outcome.committed_at, rows=write.seal.rows)
