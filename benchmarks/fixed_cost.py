@@ -89,7 +89,7 @@ def append(root: str, key: str) -> dict[str, Any]:
         attempt = here.attempt(IdempotenceKey(key), Files(f"{root}/in.parquet"), "one_row")
         Rounds(engine, 1).run(attempt, lambda _: None, lambda _: None)
         attempt.seal()
-        groups.commit([attempt.checkpoint], here.target("one_row"))
+        groups.commit([attempt.checkpoint], here.as_table("one_row"))
     return {"cpu": cpu_seconds()}
 
 
