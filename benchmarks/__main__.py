@@ -26,6 +26,7 @@ from benchmarks import (
     retry,
     scale,
     staged_rows,
+    tiny_splits,
     upsert,
 )
 from benchmarks.lineitem import lineitem
@@ -34,7 +35,7 @@ from benchmarks.stage import session
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
-SECTIONS = "abcdefghijklmnopqrstuvw"
+SECTIONS = "abcdefghijklmnopqrstuvwx"
 
 
 def main() -> int:
@@ -119,7 +120,7 @@ def _on_lance(options: argparse.Namespace, files: dict[float, Path], report: Rep
 
 def _with_spark(options: argparse.Namespace, files: dict[float, Path], report: Report) -> None:
     """What is measured in one session."""
-    if not set("acopqst") & set(options.only):
+    if not set("acopqstx") & set(options.only):
         return
     with session() as spark:
         if "a" in options.only:
@@ -144,6 +145,9 @@ def _with_spark(options: argparse.Namespace, files: dict[float, Path], report: R
             report.begin("(q) a retry by rows")
             data = files[options.scale]
             report.add(staged_rows.measure(spark, options.cache, data, options.scale, options.repeats), staged_rows.NOTE)
+        if "x" in options.only:
+            report.begin("(x) thousands of tiny splits")
+            report.add(tiny_splits.measure(spark, options.cache, options.repeats), tiny_splits.NOTE)
         if "s" in options.only:
             report.begin("(s) a write by day and bucket")
             data = files[options.scale]
