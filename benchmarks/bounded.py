@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.tables.iceberg.table import CatalogTable
 from airflow_ckpt_provider.write import groups
 from benchmarks import child
 from benchmarks.lineitem import SCHEMA, rows_of
@@ -80,7 +80,7 @@ def ours(root: str, data: str) -> dict[str, Any]:
     for split in found.missing if found else []:
         work.run(split, "0")
     attempt.seal()
-    groups.commit([attempt.checkpoint], IcebergTarget(here.catalog, "bench.lineitem"))
+    groups.commit([attempt.checkpoint], CatalogTable(here.catalog, "bench.lineitem"))
     return {"seconds": time.perf_counter() - start}
 
 

@@ -88,7 +88,7 @@ def measure(cache: Path, data: Path, scale: float, repeats: int) -> list[Line]:
     """One line: the extra time of checkpointing."""
     with place(cache) as here:
         here.create_table("lineitem", SCHEMA)
-        found = paired(here, lambda: here.target("lineitem"), data, _plain, repeats)
+        found = paired(here, lambda: here.as_table("lineitem"), data, _plain, repeats)
     return [line(f"(b) extra CPU time of checkpointing, scale {scale:g}", found)]
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.tables.iceberg.table import CatalogTable
 from airflow_ckpt_provider.write import groups
 from benchmarks.report import Line, spread
 from benchmarks.stage import place
@@ -136,7 +136,7 @@ def _stage(here: Place, splits: int, partitions: int) -> IdempotenceKey:
 
 def _ours(here: Place, key: IdempotenceKey, files: int) -> dict[str, float]:
     """Seconds in all, and in each part."""
-    target = IcebergTarget(here.catalog, "bench.staged")
+    target = CatalogTable(here.catalog, "bench.staged")
     spent: dict[str, float] = defaultdict(float)
     costs: list[CheckCost] = []
     seal = _checkpoint(here, key).sealed()

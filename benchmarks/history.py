@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate
 
-from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.tables.iceberg.table import CatalogTable
 from airflow_ckpt_provider.write import groups
 from benchmarks.overwrite import table_of
 from benchmarks.report import Line, spread
@@ -58,7 +58,7 @@ def measure(cache: Path, files: int, snapshots: int, repeats: int) -> list[Line]
                 gc.collect()
                 start = _clocks()
                 if is_ours:
-                    groups.commit([attempt.checkpoint], IcebergTarget(catalog, "bench.long"))
+                    groups.commit([attempt.checkpoint], CatalogTable(catalog, "bench.long"))
                     spent["ours"].append(_since(start))
                 else:
                     table = other.load_table("bench.long")

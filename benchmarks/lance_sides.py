@@ -18,7 +18,7 @@ from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragment, StagedFragments, metadata_of
-from airflow_ckpt_provider.tables.lance.table import LanceTarget
+from airflow_ckpt_provider.tables.lance.table import DatasetTable
 from airflow_ckpt_provider.tables.lance.writer import LanceWriter
 from airflow_ckpt_provider.tables.writer import Written
 from airflow_ckpt_provider.write import groups
@@ -50,7 +50,7 @@ def append(root: str, data: str, repeats: int) -> dict[str, Any]:
         for number in range(repeats + 1):
             uri = _empty(root, f"ours-{number}", data)
             before = cpu_seconds()
-            stage_on_spark(spark, here.attempt(here.key(), Files(data), LanceTarget(uri)))
+            stage_on_spark(spark, here.attempt(here.key(), Files(data), DatasetTable(uri)))
             spent.append(cpu_seconds() - before)
             shutil.rmtree(uri)
     return {"cpu": spent[1:]}
@@ -72,11 +72,11 @@ def checkpointed(root: str, data: str, repeats: int) -> dict[str, Any]:
     here = Place(Path(root))
     uris: list[str] = []
 
-    def target() -> LanceTarget:
+    def target() -> DatasetTable:
         if uris:
             shutil.rmtree(uris[-1])
         uris.append(_empty(root, f"paired-{len(uris)}", data))
-        return LanceTarget(uris[-1])
+        return DatasetTable(uris[-1])
 
     def plain(writer: Writer) -> Plain:
         if not isinstance(writer, LanceWriter):
@@ -99,7 +99,7 @@ def prepare_upsert(root: str) -> dict[str, Any]:
     pieces = (_rows(start, 0) for start in range(0, _TARGET, _PIECE))
     lance.write_dataset(pa.RecordBatchReader.from_batches(schema, pieces), f"{root}/target.lance", max_rows_per_file=100_000)
     shutil.copytree(f"{root}/target.lance", f"{root}/other.lance")
-    attempt = here.attempt(_KEY, Files(str(folder)), LanceTarget(f"{root}/target.lance"), "upsert", upsert_keys=["id"])
+    attempt = here.attempt(_KEY, Files(str(folder)), DatasetTable(f"{root}/target.lance"), "upsert", upsert_keys=["id"])
     found = attempt.next_round()
     work = attempt.begin("benchmark", 1)
     for split in found.missing if found else []:
@@ -119,7 +119,7 @@ def prepare_upsert(root: str) -> dict[str, Any]:
 def ours(root: str) -> dict[str, Any]:
     """Match and commit."""
     here = Place(Path(root))
-    target = LanceTarget(f"{root}/target.lance")
+    target = DatasetTable(f"{root}/target.lance")
     start = time.perf_counter()
     attempt = here.attempt(_KEY, Files(str(here.root / "in")), target, "upsert", upsert_keys=["id"])
     while (found := attempt.next_round()) is not None:
@@ -157,7 +157,7 @@ def commit_many(root: str, splits: int, files: int) -> dict[str, Any]:
         pq.write_table(pa.table({"id": [number]}), folder / f"{number:05d}.parquet")
     uri = f"{root}/many.lance"
     lance.write_dataset(pa.table({"id": [0]}), uri)
-    attempt = here.attempt(_KEY, Files(str(folder), max_split_bytes=1), LanceTarget(uri))
+    attempt = here.attempt(_KEY, Files(str(folder), max_split_bytes=1), DatasetTable(uri))
     found = attempt.next_round()
     work = attempt.begin("benchmark", 1)
     if not isinstance(work.writer, LanceWriter):
@@ -172,7 +172,7 @@ def commit_many(root: str, splits: int, files: int) -> dict[str, Any]:
     checkpoint.vouched = seal.digest
     costs: list[CheckCost] = []
     start = time.perf_counter()
-    groups.commit([checkpoint], LanceTarget(uri), tell_cost=costs.append)
+    groups.commit([checkpoint], DatasetTable(uri), tell_cost=costs.append)
     mine = time.perf_counter() - start
     dataset = lance.dataset(uri)
     if dataset.count_rows() != 1 + splits * files:

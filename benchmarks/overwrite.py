@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.tables.iceberg.table import CatalogTable
 from airflow_ckpt_provider.write import groups
 from benchmarks import child
 from benchmarks.report import Line, spread
@@ -80,7 +80,7 @@ def measure(cache: Path, files: int, repeats: int) -> list[Line]:
 def ours(root: str, table: str, key: str) -> dict[str, Any]:
     """The commit of what is sealed; in a process of its own."""
     here = Place(Path(root))
-    target = IcebergTarget(here.catalog, f"bench.{table}")
+    target = CatalogTable(here.catalog, f"bench.{table}")
     start = time.perf_counter()
     groups.commit([Checkpoint.at(here.store, IdempotenceKey(key), 1)], target)
     return {"seconds": time.perf_counter() - start}

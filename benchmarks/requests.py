@@ -140,22 +140,22 @@ def _of_splits(here: Place, options: dict[str, str], many: int) -> dict[str, Ask
 def _committed(here: Place, keys: list[IdempotenceKey], table: str) -> dict[str, Asked]:
     counts: dict[str, Asked] = {}
     with asked() as counts["commit"]:
-        groups.commit([Checkpoint.at(here.store, key, 1) for key in keys], here.target(table))
+        groups.commit([Checkpoint.at(here.store, key, 1) for key in keys], here.as_table(table))
     with asked() as counts["poke of a sensor"]:
         for key in keys:
             checkpoint = Checkpoint.latest(here.store, key)
             recorded = checkpoint.committed() if checkpoint is not None else None
             if checkpoint is None or recorded is None:
                 raise RuntimeError("It must be committed.")
-            commits.verify(checkpoint, recorded, here.target(table))
+            commits.verify(checkpoint, recorded, here.as_table(table))
     with asked() as counts["clean-up"]:
         listings = Listings()
         for key in keys:
-            list(clean(Checkpoint.at(here.store, key, 1), lambda _: here.target(table), listings))
+            list(clean(Checkpoint.at(here.store, key, 1), lambda _: here.as_table(table), listings))
     for name in ("sweep", "sweep that finds nothing to remove"):
         with asked() as counts[name]:
             # As if all of it had been put long ago.
-            swept = list(Sweep(here.store, lambda _: here.target(table), older_than=-timedelta(minutes=1)).run())
+            swept = list(Sweep(here.store, lambda _: here.as_table(table), older_than=-timedelta(minutes=1)).run())
             if any(one.kept for one in swept):
                 raise RuntimeError("Everything is done.")
     return counts

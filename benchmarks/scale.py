@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.tables.iceberg.table import CatalogTable
 from airflow_ckpt_provider.write import groups
 from benchmarks import child, commit
 from benchmarks.report import Line
@@ -106,7 +106,7 @@ def seal(root: str) -> dict[str, Any]:
 def commit_all(root: str) -> dict[str, Any]:
     """What the commit operator does; in a process of its own."""
     here = Place(Path(root))
-    target = IcebergTarget(here.catalog, "bench.staged")
+    target = CatalogTable(here.catalog, "bench.staged")
     start = time.perf_counter()
     groups.commit([Checkpoint.at(here.store, _KEY, 1)], target)
     return {"seconds": time.perf_counter() - start}

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.spark.engine import job_of, planned_in
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
-from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.tables.iceberg.table import CatalogTable
 from airflow_ckpt_provider.write.attempt import WriteAttempt
 from airflow_ckpt_provider.write.pieces import SaveEvery
 from airflow_ckpt_provider.write.request import WriteRequest
@@ -110,11 +110,11 @@ class Place:
             connections=_CONNECTIONS,
             origin=_ORIGIN,
         )
-        return WriteAttempt(self.store, self.target(table) if isinstance(table, str) else table, request)
+        return WriteAttempt(self.store, self.as_table(table) if isinstance(table, str) else table, request)
 
-    def target(self, name: str) -> IcebergTarget:
+    def as_table(self, name: str) -> CatalogTable:
         """The table ``bench.<name>`` in a catalog of its own."""
-        return IcebergTarget(self.catalog, f"bench.{name}")
+        return CatalogTable(self.catalog, f"bench.{name}")
 
     def written(self) -> dict[Path, int]:
         """Data files and manifests in the warehouse, with their sizes."""

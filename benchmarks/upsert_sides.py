@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.tables.iceberg.table import CatalogTable
 from airflow_ckpt_provider.write import groups
 from benchmarks.processes import cpu_seconds
 from benchmarks.stage import Place, session, stage_on_spark
@@ -29,7 +29,7 @@ def ours(root: str, source: str) -> dict[str, Any]:
         rounds: list[tuple[int, float]] = []
         stage_on_spark(spark, attempt, rounds=rounds)
         staged = time.perf_counter()
-        groups.commit([attempt.checkpoint], IcebergTarget(here.catalog, "bench.people"))
+        groups.commit([attempt.checkpoint], CatalogTable(here.catalog, "bench.people"))
         end = time.perf_counter()
         cpu = cpu_seconds() - before
     return {"seconds": end - start, "cpu": cpu, "commit": end - staged, "session": start - begun, "rounds": rounds}

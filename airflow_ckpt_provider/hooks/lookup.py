@@ -146,20 +146,20 @@ def latest_of(pointer: str | Reference, connections: OwnConnections) -> Checkpoi
     return None if checkpoint is None else Checkpoint.latest(checkpoint.store, checkpoint.key)
 
 
-def target_of(checkpoint: Checkpoint, pointer: str | Reference, connections: OwnConnections) -> Table:
+def table_of(checkpoint: Checkpoint, pointer: str | Reference, connections: OwnConnections) -> Table:
     """The table of a pointer's checkpoint, or of another generation of its key.
 
     :param connections: what the DAG says.
     :raises BindingMismatchError: if the store says otherwise than the DAG or the reference.
     """
     connections.require(checkpoint, pointer)
-    table = checkpoint.header.table
+    bound = checkpoint.header.table
     conn_id = connections.of(checkpoint, pointer).table
-    target = open_table(table.format, table.identifier, table.branch, conn_id)
+    table = open_table(bound.format, bound.identifier, bound.branch, conn_id)
     if isinstance(pointer, str) or pointer["generation"] != checkpoint.header.generation:
         # No reference vouches for this header.
-        target.require_creation(table, None)
-    return target
+        table.require_creation(bound, None)
+    return table
 
 
 def reached(pointer: str | Reference, until: State, connections: OwnConnections) -> bool:
@@ -183,12 +183,12 @@ def reached(pointer: str | Reference, until: State, connections: OwnConnections)
     recorded = checkpoint.committed()
     if recorded is not None:
         # Only once, before whatever waits goes on: the record alone proves nothing (I15).
-        commits.verify(checkpoint, recorded, target_of(checkpoint, pointer, connections))
+        commits.verify(checkpoint, recorded, table_of(checkpoint, pointer, connections))
         return True
     state = state_of(checkpoint)
     if state is until:
         return True
-    if bound_group(checkpoint) is not None and commits.landed(checkpoint, target_of(checkpoint, pointer, connections)) is not None:
+    if bound_group(checkpoint) is not None and commits.landed(checkpoint, table_of(checkpoint, pointer, connections)) is not None:
         return True
     if state is State.DISCARDED and not isinstance(pointer, str):
         checkpoint.require_live()

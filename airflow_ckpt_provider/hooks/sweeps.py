@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, get_args
 
 from airflow_ckpt_provider.exceptions import CleanupIncompleteError, InvalidInputError
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
-from airflow_ckpt_provider.hooks.lookup import target_of
+from airflow_ckpt_provider.hooks.lookup import table_of
 from airflow_ckpt_provider.write.sweep import Abandoned, Sweep
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class SweepRun:
         self._tables: dict[tuple[str, ...], Table] = {}
         self._sweep = Sweep(
             store,
-            self._target,
+            self._table_of,
             older_than=order.older_than,
             keys=order.keys,
             abandoned=order.abandoned,
@@ -172,13 +172,13 @@ class SweepRun:
                 + "\nSee to these, and run it again."
             )
 
-    def _target(self, checkpoint: Checkpoint) -> Table:
+    def _table_of(self, checkpoint: Checkpoint) -> Table:
         """The table of a generation, as the DAG says it; each is opened once."""
         header = checkpoint.header
         self._connections.require(checkpoint, header.key)
         place = (header.table.format, header.table.identifier, header.table.branch)
         if place not in self._tables or header.table.creation is not None:
-            self._tables[place] = target_of(checkpoint, header.key, self._connections)
+            self._tables[place] = table_of(checkpoint, header.key, self._connections)
         return self._tables[place]
 
 

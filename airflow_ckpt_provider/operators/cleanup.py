@@ -11,7 +11,7 @@ from airflow_ckpt_provider.checkpoint.readers import read_by
 from airflow_ckpt_provider.checkpoint.reference import pointers
 from airflow_ckpt_provider.exceptions import CheckpointMissingError, InvalidInputError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
-from airflow_ckpt_provider.hooks.lookup import OwnConnections, latest_of, target_of
+from airflow_ckpt_provider.hooks.lookup import OwnConnections, latest_of, table_of
 from airflow_ckpt_provider.hooks.sweeps import SweepOrder, SweepRun, require_abandoned, require_older_than
 from airflow_ckpt_provider.operators.readers import ReadersToCome
 from airflow_ckpt_provider.tables.format import mode_type
@@ -166,7 +166,7 @@ class CheckpointCleanupOperator(BaseOperator):
         generations = []
 
         def table(checkpoint: Checkpoint) -> Table:
-            return target_of(checkpoint, pointer, self._own)
+            return table_of(checkpoint, pointer, self._own)
 
         for cleaned in clean(latest, table, listings, not_begun=not_begun, discard_unfinished=self.discard_unfinished):
             self._report(latest.key.value, cleaned)
@@ -187,7 +187,7 @@ class CheckpointCleanupOperator(BaseOperator):
                 if read.member in asked or mode_type(read.header).lands:
                     continue
                 asked.add(read.member)
-                cleaned = free(read, target_of(read, read.key.value, connections), listings, not_begun)
+                cleaned = free(read, table_of(read, read.key.value, connections), listings, not_begun)
                 self._report(read.key.value, cleaned)
                 yield _of_key(read.key.value, [_facts(cleaned)])
                 if not cleaned.left:

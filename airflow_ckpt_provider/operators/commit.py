@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator
 from airflow_ckpt_provider.checkpoint.reference import pointers, require_whole
 from airflow_ckpt_provider.exceptions import BindingMismatchError, CheckpointMissingError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
-from airflow_ckpt_provider.hooks.lookup import OwnConnections, find_checkpoint, target_of
+from airflow_ckpt_provider.hooks.lookup import OwnConnections, find_checkpoint, table_of
 from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.operators.identity import origin_of
 from airflow_ckpt_provider.spark.checks.check import parse_checks
@@ -139,7 +139,7 @@ class CheckpointCommitOperator(BaseOperator):
                 )
             checkpoints.append(checkpoint)
         header = checkpoints[0].header
-        table = target_of(checkpoints[0], given[0], self._own)
+        table = table_of(checkpoints[0], given[0], self._own)
         for pointer, checkpoint in zip(given, checkpoints, strict=True):
             if isinstance(pointer, str):
                 self._require_told(checkpoint)

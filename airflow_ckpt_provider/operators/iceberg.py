@@ -160,7 +160,7 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
     def _table_conn_id(self) -> str:
         return self.iceberg_conn_id
 
-    def _target(self, key: IdempotenceKey, store: CheckpointStore) -> Table:
+    def _table(self, key: IdempotenceKey, store: CheckpointStore) -> Table:
         del key, store
         return open_table(FORMAT.name, self.table, self.branch, self.iceberg_conn_id)
 

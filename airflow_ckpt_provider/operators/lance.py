@@ -194,7 +194,7 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
     def _require_shared_table(self, target: SparkTarget) -> None:
         require_shared_dataset(dataset_uri(self.uri), target)
 
-    def _target(self, key: IdempotenceKey, store: CheckpointStore) -> Table:
+    def _table(self, key: IdempotenceKey, store: CheckpointStore) -> Table:
         del key, store
         return open_table(FORMAT.name, self.uri, MAIN, self.lance_conn_id or "")
 

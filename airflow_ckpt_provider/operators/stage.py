@@ -128,7 +128,7 @@ class CheckpointedWriteOperator(BaseOperator):
     def _connections(self) -> Connections:
         return Connections(table=self._table_conn_id, spark=self.spark_conn_id, checkpoint=self.checkpoint_conn_id)
 
-    def _target(self, key: IdempotenceKey, store: CheckpointStore) -> Table:
+    def _table(self, key: IdempotenceKey, store: CheckpointStore) -> Table:
         """The table, from its connection.
 
         :param key: of the write, and the store of its checkpoint: rows that no table gets lie there.
@@ -259,7 +259,7 @@ class CheckpointedWriteOperator(BaseOperator):
             sample=_sample(source, options, engine),
             restart_token=restart_token(context),
         )
-        return WriteAttempt(store, self._target(key, store), request)
+        return WriteAttempt(store, self._table(key, store), request)
 
     def _starting(self, target: SparkTarget) -> None:
         self.log.info("Starting a session on %s.", target.name)

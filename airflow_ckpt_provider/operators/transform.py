@@ -174,7 +174,7 @@ class CheckpointedTransformOperator(CheckpointedWriteOperator):
                 f"Should the input ever become again what it was, {how_to_restart(checkpoint.header)}."
             )
 
-    def _target(self, key: IdempotenceKey, store: CheckpointStore) -> Table:
+    def _table(self, key: IdempotenceKey, store: CheckpointStore) -> Table:
         return open_table(FORMAT.name, rows_folder(store.uri, key.hash), MAIN, self.checkpoint_conn_id)
 
     def _parameters(self) -> JsonObject:

@@ -120,7 +120,7 @@ def checkpointed_write(
     engine = SessionEngine(spark)
     opened_store = store_at(store, store_options)
     require_shared_store(opened_store, engine.target)
-    target = _target(spark, engine, table, uri, branch, catalog, storage_options)
+    written = _table(spark, engine, table, uri, branch, catalog, storage_options)
     source = SparkDataFrame(
         _Given(frame),
         id_column,
@@ -137,7 +137,7 @@ def checkpointed_write(
         transform=None if transform is None else Transform(transform),
         transform_version=version,
         mode=mode,
-        parameters=given(format_of(target.format).parameters, mode, parameters),
+        parameters=given(format_of(written.format).parameters, mode, parameters),
         connections=NO_CONNECTIONS,
         origin=program_origin(None if is_connect(spark) else spark.sparkContext.appName),
         on_change=on_change,
@@ -147,7 +147,7 @@ def checkpointed_write(
         sample=lambda: source.session_sample(spark),
         restart_token=restart,
     )
-    return _stage(WriteAttempt(opened_store, target, request), engine, StageLog(_log, missing_columns))
+    return _stage(WriteAttempt(opened_store, written, request), engine, StageLog(_log, missing_columns))
 
 
 def commit(
@@ -192,13 +192,13 @@ def commit(
         catalog = catalog_of_session(_active(), catalog)
     if has_keys:
         name = str(table) if uri is None else uri
-        target = table_at("lance" if table is None else "iceberg", name, branch, catalog, storage_options)
+        committed_to = table_at("lance" if table is None else "iceberg", name, branch, catalog, storage_options)
     else:
-        target = table_at(bound.format, bound.identifier, bound.branch, catalog, storage_options)
-    for pointer, found in zip(told, checkpoints, strict=True):
+        committed_to = table_at(bound.format, bound.identifier, bound.branch, catalog, storage_options)
+    for pointer, named in zip(told, checkpoints, strict=True):
         if isinstance(pointer, str):
-            _require_told(found, target, mode)
-    settled = groups.commit(checkpoints, target)
+            _require_told(named, committed_to, mode)
+    settled = groups.commit(checkpoints, committed_to)
     committed = [
         settled_reference(member, pointer, member.checkpoint.header.connections)
         for member, pointer in zip(settled, told, strict=True)
@@ -207,10 +207,10 @@ def commit(
 
 
 def _found(store: CheckpointStore, pointer: Reference | str) -> Checkpoint:
-    found = resolve(store, pointer)
-    if found is None:
+    checkpoint = resolve(store, pointer)
+    if checkpoint is None:
         raise CheckpointMissingError(f"There is no checkpoint under the key {pointer!r} in the store {store.uri}.")
-    return found
+    return checkpoint
 
 
 def _require_told(checkpoint: Checkpoint, table: Table, mode: str) -> None:
@@ -270,7 +270,7 @@ def _plan_digest(spark: SparkSession, frame: DataFrame) -> str:
     return hashlib.sha256(re.sub(COLUMN_NUMBERS, "#", analyzed_plan(spark, frame)).encode()).hexdigest()
 
 
-def _target(
+def _table(
     spark: SparkSession,
     engine: SessionEngine,
     table: str | None,

@@ -71,7 +71,7 @@ class Listings:
 
 def clean(
     latest: Checkpoint,
-    target_of: Callable[[Checkpoint], Table],
+    table_of: Callable[[Checkpoint], Table],
     listings: Listings | None = None,
     *,
     not_begun: NotBegun = lambda _: (),
@@ -80,7 +80,7 @@ def clean(
     """Remove what the generations of a key have left, one after the other.
 
     :param latest: its newest generation.
-    :param target_of: the table of a generation.
+    :param table_of: the table of a generation.
     :param listings: of clean-ups of other keys in the same task.
     :param not_begun: who else is to read rows that were staged for other tasks; see ``write.freeing``.
     :param discard_unfinished: whether the newest generation is given up if it is not committed, so that it can be cleaned.
@@ -93,9 +93,9 @@ def clean(
         discard = discard_unfinished and generation == latest.header.generation
         try:
             if mode_type(checkpoint.header).lands:
-                yield _cleaned(checkpoint, target_of(checkpoint), known, listings, discard=discard)
+                yield _cleaned(checkpoint, table_of(checkpoint), known, listings, discard=discard)
             else:
-                yield free(checkpoint, target_of(checkpoint), listings, not_begun, discard=discard)
+                yield free(checkpoint, table_of(checkpoint), listings, not_begun, discard=discard)
         except (TableMissingError, RolledBackError, HistoryExpiredError, BindingMismatchError) as error:
             yield Cleaned(generation, state_of(checkpoint), left=str(error))
 

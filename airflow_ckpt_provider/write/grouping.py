@@ -73,11 +73,11 @@ def adds_only(headers: Sequence[Header]) -> bool:
 
 def require_one_table(checkpoints: Sequence[Checkpoint]) -> None:
     """Refuse checkpoints of several stores, connections, tables or branches."""
-    targets = {destination_of(checkpoint) for checkpoint in checkpoints}
-    if len(targets) != 1:
+    destinations = {destination_of(checkpoint) for checkpoint in checkpoints}
+    if len(destinations) != 1:
         raise InvalidInputError(
             "One commit lands in one table, but these checkpoints belong to several stores, connections, tables or branches: "
-            + "; ".join(sorted(f"{identifier} in store {store}" for store, _, _, identifier, _, _ in targets))
+            + "; ".join(sorted(f"{identifier} in store {store}" for store, _, _, identifier, _, _ in destinations))
             + ". Use one commit task for each."
         )
 

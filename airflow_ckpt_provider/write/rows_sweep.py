@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 class RowsSweep:
     """What one sweep does with rows for other tasks.
 
-    :param target_of: the table of a generation.
+    :param table_of: the table of a generation.
     :param discards: whether what is abandoned is discarded.
     """
 
-    def __init__(self, removal: Removal, target_of: Callable[[Checkpoint], Table], *, discards: bool) -> None:
+    def __init__(self, removal: Removal, table_of: Callable[[Checkpoint], Table], *, discards: bool) -> None:
         self._removal = removal
-        self._target_of = target_of
+        self._table_of = table_of
         self._discards = discards
 
     def swept(
@@ -42,7 +42,7 @@ class RowsSweep:
         if objects.is_compact and state is State.FREED and sealed is None:
             # The sweep that began it was killed, after it had removed the rows.
             return self._removal.removed(checkpoint, state, listed, [])
-        table = self._target_of(checkpoint)
+        table = self._table_of(checkpoint)
         left = self._given_up_rows(checkpoint, state, before)
         if left:
             return kept(checkpoint, state_of(checkpoint), left)

@@ -87,7 +87,7 @@ class _Key:
 class Sweep:
     """One sweep over a store.
 
-    :param target_of: the table of a generation; raises ``BindingMismatchError`` for one that this sweep is not to look at.
+    :param table_of: the table of a generation; raises ``BindingMismatchError`` for one that this sweep is not to look at.
     :param older_than: how long nothing must have been put of a generation.
     :param keys: which keys, as a pattern of ``fnmatch`` with ``*``, ``?`` and ``[…]``; upper and lower case differ.
     :param abandoned: what becomes of generations that are neither committed nor discarded: kept, or discarded and then removed.
@@ -97,7 +97,7 @@ class Sweep:
     def __init__(
         self,
         store: CheckpointStore,
-        target_of: Callable[[Checkpoint], Table],
+        table_of: Callable[[Checkpoint], Table],
         *,
         older_than: timedelta,
         keys: str = "*",
@@ -105,12 +105,12 @@ class Sweep:
         dry_run: bool = False,
     ) -> None:
         self._store = store
-        self._target_of = target_of
+        self._table_of = table_of
         self._older_than = older_than
         self._keys = keys
         self._abandoned = abandoned
         self._removal = Removal(store, dry_run=dry_run)
-        self._rows = RowsSweep(self._removal, target_of, discards=abandoned == "discard")
+        self._rows = RowsSweep(self._removal, table_of, discards=abandoned == "discard")
         self._settled: set[str] = set()
         self.counts = Counts()
 
@@ -202,7 +202,7 @@ class Sweep:
             # The sweep that began it was killed.
             key.bare.add(generation)
             return self._removal.removed(checkpoint, state, listed, [])
-        table = self._target_of(checkpoint)
+        table = self._table_of(checkpoint)
         known = {trace_of(one.header) for one in generations.values()}
         commit, barred = landed_or_barred(checkpoint, table, known, record=not self._removal.dry_run)
         if commit is not None:

@@ -26,7 +26,7 @@ from airflow_ckpt_provider.operators.cleanup import CheckpointCleanupOperator
 from airflow_ckpt_provider.operators.commit import CheckpointCommitOperator
 from airflow_ckpt_provider.sensors.checkpoint import CheckpointSensor
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.tables.iceberg.table import CatalogTable
 from airflow_ckpt_provider.write import groups
 
 pytestmark = [
@@ -250,7 +250,7 @@ def test_files_of_a_table_to_be_are_opened_as_its_catalog_says(to_be):
     world, _, checkpoint, _ = to_be
     forge_creation(checkpoint, PLANTED["code that opens files"])
     forged = Checkpoint.latest(checkpoint.store, checkpoint.key)
-    table = world.target("shop.made").load_bound(forged.header.table)
+    table = world.as_table("shop.made").load_bound(forged.header.table)
     assert type(table.io).__name__ == "PyArrowFileIO"
     assert PlantedIO.ran_with == []
 
@@ -288,7 +288,7 @@ def test_a_table_is_created_with_the_properties_that_the_dag_gives_it(to_be):
 def test_a_key_alone_removes_no_rows_of_the_table(world, forged):
     """A generation with nothing staged that takes the place of all, or of what the key has landed, planted whole."""
     landed, _ = handed_over(world)
-    groups.commit([landed], world.target())
+    groups.commit([landed], world.as_table())
     generation, key = forged.get("generation", 1), "orders" if "replaces" in forged else "planted"
     paths = CheckpointPaths(IdempotenceKey(key).hash, generation)
     header = msgspec.structs.replace(landed.header, key=key, created_at=now(), **forged)
@@ -348,8 +348,8 @@ def test_a_checkpoint_of_another_branch_than_the_operator_names_is_refused_and_b
 
 
 def test_a_key_lands_on_the_branch_that_the_dag_names(world, monkeypatch):
-    groups.commit([handed_over(world)[0]], world.target())
-    monkeypatch.setattr(world, "target", lambda name="shop.orders": IcebergTarget(world.catalog, name, "audit"))
+    groups.commit([handed_over(world)[0]], world.as_table())
+    monkeypatch.setattr(world, "as_table", lambda name="shop.orders": CatalogTable(world.catalog, name, "audit"))
     handed_over(world, "by key")
     TAKERS["commit"]("by key", table="shop.orders", branch="audit")
     # The second time it is there already.
@@ -405,7 +405,7 @@ def test_what_a_later_try_of_the_stage_has_sealed_is_committed_by_its_own_refere
     """An upsert is sealed anew when the table has moved."""
     request = {"mode": "upsert", "parameters": {"upsert_keys": ["id"]}}
     _, first = handed_over(world, **request)
-    groups.commit([handed_over(world, "others")[0]], world.target())
+    groups.commit([handed_over(world, "others")[0]], world.as_table())
     checkpoint, second = handed_over(world, **request)
     assert checkpoint.store.exists(checkpoint.paths.seal(2))
     with pytest.raises(AirflowFailException, match="If the stage has run again since, clear it"):
@@ -432,7 +432,7 @@ def test_a_group_of_another_table_or_mode_is_not_landed_with_the_named_checkpoin
     for victim in (theirs, replacing):
         forge_group(mine, mine.member, victim.member)
         with pytest.raises(BindingMismatchError, match=f"begun together with the key '{victim.key}'"):
-            groups.commit([mine], world.target())
+            groups.commit([mine], world.as_table())
         assert bound_group(victim) is None
     assert world.ids() == []
 
@@ -460,7 +460,7 @@ def test_a_group_of_the_store_lands_no_checkpoint_that_the_task_was_not_told_to_
 def test_a_group_that_has_landed_is_found_by_each_of_its_members_alone(world):
     mine, pointer = handed_over(world)
     theirs, their_pointer = handed_over(world, "theirs")
-    groups.commit([mine, theirs], world.target())
+    groups.commit([mine, theirs], world.as_table())
     for one, given in ((mine, pointer), (theirs, their_pointer)):
         (world.root / "store" / one.paths.commit).unlink()
         assert not TAKERS["commit"](given)["commit"]["landed_now"]
@@ -483,24 +483,24 @@ def test_a_group_that_a_checkpoint_is_no_member_of_is_not_landed_in_its_name(wor
     theirs, _ = handed_over(world, "theirs")
     forge_group(mine, theirs.member)
     with pytest.raises(CorruptObjectError, match="a commit that it is no part of"):
-        groups.commit([mine], world.target())
+        groups.commit([mine], world.as_table())
     assert (bound_group(theirs), world.ids()) == (None, [])
 
 
 def test_a_commit_that_landed_for_others_is_not_taken_for_ones_own(world):
     theirs, _ = handed_over(world, "theirs")
-    (landed,) = groups.commit([theirs], world.target())
+    (landed,) = groups.commit([theirs], world.as_table())
     mine, _ = handed_over(world)
     forge_group(mine, mine.member, group_id=landed.commit.group)
     with pytest.raises(CorruptObjectError, match="a commit that it is no part of"):
-        groups.commit([mine], world.target())
+        groups.commit([mine], world.as_table())
 
 
 @pytest.mark.parametrize("bound", [True, False], ids=["bound", "not bound"])
 @pytest.mark.parametrize("snapshot", ["none", "theirs"])
 def test_a_record_of_a_commit_that_never_was_is_not_believed(world, bound, snapshot):
     theirs, _ = handed_over(world, "theirs")
-    (landed,) = groups.commit([theirs], world.target())
+    (landed,) = groups.commit([theirs], world.as_table())
     mine, pointer = handed_over(world)
     group_id = groups.group_id_of([mine.member])
     if bound:

@@ -101,7 +101,7 @@ def about_to_land(attempts, target) -> list[SealedWrite]:
 
 def check_run(world: World, *checks, session=no_spark, attempts=(), name="shop.orders") -> CheckRun:
     """A run of checks over attempts, or else over the four files of the world, staged."""
-    target = world.target(name)
+    target = world.as_table(name)
     sealed = about_to_land(attempts or [world.stage(name=name)], target)
     return CheckRun(parse_checks(list(checks)), target, sealed, session)
 
@@ -511,21 +511,21 @@ def test_only_checkpoints_that_have_not_landed_are_checked(world):
     attempts = [landed, unrecorded, fresh, fresh]
     look(world, lambda staged: staged.keys == ("file-2",) and ids_of(staged) == list(range(200, 300)), attempts=attempts)
     world.commit(fresh)
-    assert about_to_land(attempts, world.target()) == []
+    assert about_to_land(attempts, world.as_table()) == []
 
 
 def test_what_cannot_be_committed_is_not_checked(world):
     unsealed = world.stage(splits=2)
     with pytest.raises(NotSealedError, match="'orders' is not sealed"):
-        about_to_land([unsealed], world.target())
+        about_to_land([unsealed], world.as_table())
     discarded = one_file(world, 1)
     discarded.checkpoint.discard("a test")
     with pytest.raises(DiscardedError):
-        about_to_land([discarded], world.target())
+        about_to_land([discarded], world.as_table())
     world.create_table("shop.others")
     other = world.stage(world.request("other"), name="shop.others")
     with pytest.raises(InvalidInputError, match="One commit lands in one table"):
-        about_to_land([one_file(world, 2), other], world.target())
+        about_to_land([one_file(world, 2), other], world.as_table())
 
 
 # -- stop -------------------------------------------------------------------------------------------------------------

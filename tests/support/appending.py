@@ -36,14 +36,14 @@ _numbers = itertools.count()
 
 def write(world: World, *splits: pa.Table, name: str = "shop.orders", rows_per_batch: int | None = None) -> list[Written]:
     """Write each of ``splits``; nothing is committed."""
-    target = world.target(name)
+    target = world.as_table(name)
     writer = writer_of(target, header_of(target))
     return [writer.write(split.to_batches(rows_per_batch), f"ckpt-{next(_numbers):06d}") for split in splits]
 
 
 def commit(world: World, written: list[Written], name: str = "shop.orders") -> Table:
     """Land written splits in one snapshot."""
-    land(world.target(name), written)
+    land(world.as_table(name), written)
     return world.table(name)
 
 

@@ -8,7 +8,7 @@ from airflow_ckpt_provider.checkpoint.layout import rows_folder
 from airflow_ckpt_provider.checkpoint.reference import reference
 from airflow_ckpt_provider.checkpoint.state import State, state_of
 from airflow_ckpt_provider.sources import Staged
-from airflow_ckpt_provider.tables.staged.format import RowsTarget
+from airflow_ckpt_provider.tables.staged.format import RowsTable
 from airflow_ckpt_provider.write.attempt import WriteAttempt
 from support.world import staged
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from support.world import World
 
 
-def rows_of(checkpoint: Checkpoint) -> RowsTarget:
+def rows_of(checkpoint: Checkpoint) -> RowsTable:
     """The folder of the rows that a key stages."""
-    return RowsTarget(checkpoint.header.table.identifier)
+    return RowsTable(checkpoint.header.table.identifier)
 
 
 def for_next(
@@ -31,7 +31,7 @@ def for_next(
 ) -> WriteAttempt:
     """Stage rows for the next task; with ``splits``, die after so many."""
     request = world.request(key, transform=transform, mode="for_next", **changes)
-    attempt = WriteAttempt(world.store, RowsTarget(rows_folder(world.store.uri, request.key.hash)), request)
+    attempt = WriteAttempt(world.store, RowsTable(rows_folder(world.store.uri, request.key.hash)), request)
     return attempt if attempt.state is State.FREED else staged(attempt, splits)
 
 

@@ -57,7 +57,7 @@ def stage_columns(world: LanceWorld, *, splits: int | None = None, **changes: An
 
 def add_columns(world: LanceWorld, **changes: Any) -> Settled:
     """Stage and commit."""
-    (settled,) = groups.commit([stage_columns(world, **changes).checkpoint], world.target())
+    (settled,) = groups.commit([stage_columns(world, **changes).checkpoint], world.as_table())
     return settled
 
 

@@ -29,7 +29,7 @@ from airflow_ckpt_provider.sources import Staged
 from airflow_ckpt_provider.sources.grouped import GroupedRows
 from airflow_ckpt_provider.spark.engine import SparkEngine
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
-from airflow_ckpt_provider.tables.staged.format import RowsTarget
+from airflow_ckpt_provider.tables.staged.format import RowsTable
 from airflow_ckpt_provider.transforms import Aggregate, FlatMap, Map
 from airflow_ckpt_provider.write.attempt import WriteAttempt
 from airflow_ckpt_provider.write.pieces import SaveEvery
@@ -219,7 +219,7 @@ def _attempt(world: World, task: Task, stage: str, read: WriteAttempt | None, *,
     if is_last:
         return world.attempt(world.request(f"{task.kind}/{stage}", transform=function, **changes))
     request = world.request(f"{task.kind}/{stage}", transform=function, mode="for_next", **changes)
-    target = RowsTarget(rows_folder(world.store.uri, request.key.hash), task.store[1] if task.store else None)
+    target = RowsTable(rows_folder(world.store.uri, request.key.hash), task.store[1] if task.store else None)
     return WriteAttempt(world.store, target, request)
 
 

@@ -95,7 +95,7 @@ class Racers:
 def land(world: LanceWorld, wait: Callable[[], None], gate: str, keys: list[list[Any]]) -> list[list[Any]]:
     """Commit checkpoints, by key and generation, as a commit task does; version and ``landed_now`` of each."""
     checkpoints = [Checkpoint.at(world.store, IdempotenceKey(key), generation) for key, generation in keys]
-    target = world.target()
+    target = world.as_table()
     if gate == START:
         wait()
         for _ in range(100):
@@ -190,7 +190,7 @@ def write_many(
             pq.write_table(rows(number, 1), folder / "0.parquet")
             request = world.request(f"key-{number}", mode=mode, source=Files(f"{folder}/*.parquet"))
             try:
-                groups.commit([world.stage(request).checkpoint], world.target())
+                groups.commit([world.stage(request).checkpoint], world.as_table())
             except HistoryExpiredError:
                 said["not told"].append(number)
                 continue

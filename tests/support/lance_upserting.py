@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.tables.lance.table import LanceTarget
+from airflow_ckpt_provider.tables.lance.table import DatasetTable
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.attempt import WriteAttempt
 from support.world import World
@@ -52,7 +52,7 @@ class Place:
         source = Files(f"{folder}/*.parquet", max_split_bytes=1)
         parameters = {"upsert_keys": list(keys), **(when or {})}
         request = self.world.request(**({"key": key, "source": source, "mode": "upsert", "parameters": parameters} | changes))
-        return WriteAttempt(self.world.store, LanceTarget(self.uri), request)
+        return WriteAttempt(self.world.store, DatasetTable(self.uri), request)
 
     def stage(self, *args: Any, **changes: Any) -> WriteAttempt:
         attempt = self.attempt(*args, **changes)
@@ -82,7 +82,7 @@ class Place:
         return lost
 
     def commit(self, attempt: WriteAttempt) -> groups.Settled:
-        (settled,) = groups.commit([attempt.checkpoint], LanceTarget(self.uri))
+        (settled,) = groups.commit([attempt.checkpoint], DatasetTable(self.uri))
         return settled
 
     def upsert(self, *args: Any, **changes: Any) -> groups.Settled:

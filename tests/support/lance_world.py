@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow_ckpt_provider.checkpoint.documents import Connections
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
-from airflow_ckpt_provider.tables.lance.table import LanceTarget
+from airflow_ckpt_provider.tables.lance.table import DatasetTable
 from airflow_ckpt_provider.tables.summary import GROUP, KEY
 from support.world import World, rows
 
@@ -128,8 +128,8 @@ class LanceWorld(World):
 
     # -- writes -----------------------------------------------------------------------------------------------------------
 
-    def target(self, name: str = "", catalog: object = None) -> LanceTarget:
-        return LanceTarget(self.uri, self.options)
+    def as_table(self, name: str = "", catalog: object = None) -> DatasetTable:
+        return DatasetTable(self.uri, self.options)
 
     def request(self, key: str = "orders", **changes: Any) -> WriteRequest:
         connections = Connections(table="", spark="spark_default", checkpoint="checkpoint_default")

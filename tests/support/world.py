@@ -22,7 +22,7 @@ from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.sources.transform import Transform
-from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.tables.iceberg.table import CatalogTable
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.attempt import WriteAttempt
 from airflow_ckpt_provider.write.request import WriteRequest
@@ -130,11 +130,11 @@ class World:
         }
         return WriteRequest(**(facts | changes))
 
-    def target(self, name: str = "shop.orders", catalog: Catalog | None = None) -> IcebergTarget:
-        return IcebergTarget(catalog or self.catalog, name)
+    def as_table(self, name: str = "shop.orders", catalog: Catalog | None = None) -> CatalogTable:
+        return CatalogTable(catalog or self.catalog, name)
 
     def attempt(self, request: WriteRequest | None = None, name: str = "shop.orders") -> WriteAttempt:
-        return WriteAttempt(self.store, self.target(name), request or self.request())
+        return WriteAttempt(self.store, self.as_table(name), request or self.request())
 
     def stage(self, request: WriteRequest | None = None, *, splits: int | None = None, name: str = "shop.orders") -> WriteAttempt:
         """One attempt; with ``splits``, it stops after that many and does not seal, as if it had been killed there."""
@@ -142,7 +142,7 @@ class World:
         return attempt if attempt.commit is not None else staged(attempt, splits)
 
     def commit(self, *attempts: WriteAttempt, name: str = "shop.orders") -> list[Settled]:
-        return groups.commit([attempt.checkpoint for attempt in attempts], self.target(name))
+        return groups.commit([attempt.checkpoint for attempt in attempts], self.as_table(name))
 
     def ids(self, name: str = "shop.orders") -> list[int]:
         """All ids in the table, sorted; one that is there twice is listed twice."""

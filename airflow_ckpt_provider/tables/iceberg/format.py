@@ -6,16 +6,16 @@ from airflow_ckpt_provider.tables.format import TableFormat
 from airflow_ckpt_provider.tables.iceberg.binding import NAME
 from airflow_ckpt_provider.tables.iceberg.modes import MODES
 from airflow_ckpt_provider.tables.iceberg.refusals import refusal
-from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.tables.iceberg.table import CatalogTable
 
 
-def _open(identifier: str, branch: str, opened: object) -> IcebergTarget:
+def _open(identifier: str, branch: str, opened: object) -> CatalogTable:
     """A table of a catalog."""
     from pyiceberg.catalog import Catalog
 
     if not isinstance(opened, Catalog):
         raise TypeError(f"A table is opened with its catalog, and this is {opened!r}.")
-    return IcebergTarget(opened, identifier, branch)
+    return CatalogTable(opened, identifier, branch)
 
 
 FORMAT = TableFormat(

@@ -59,19 +59,19 @@ def require_owned_files(metadata: TableMetadata, write: SealedWrite) -> None:
     manifests = [StagedManifest.from_json(manifest) for manifest in write.seal.manifests]
     require_owned((manifest.path for manifest in manifests), folders, write.names, header)
     works = (split for split in write.plan.splits if not (split.is_input or split.task in {INSERT, UNIQUE}))
-    targets = {split.id: str(split.read.get(_PATH)) for split in works}
+    rewritten = {split.id: str(split.read.get(_PATH)) for split in works}
     for record in write.staged:
-        target = targets.get(record.split)
-        elsewhere = [path for path in record.replaces if path != target]
+        file = rewritten.get(record.split)
+        elsewhere = [path for path in record.replaces if path != file]
         if elsewhere:
             raise CorruptObjectError(
                 f"The checkpoint store says that the split {record.split} of the key {header.key!r} takes the place of "
                 f"{elsewhere[0]!r} in {header.table.identifier}, which is not the file that it was to rewrite. The store was "
                 f"altered; nothing was changed. Redo the write: {how_to_restart(header)}."
             )
-        if target is not None and record.files and not record.replaces:
+        if file is not None and record.files and not record.replaces:
             raise CorruptObjectError(
-                f"The checkpoint store says that the split {record.split} of the key {header.key!r} has rewritten {target!r} of "
+                f"The checkpoint store says that the split {record.split} of the key {header.key!r} has rewritten {file!r} of "
                 f"{header.table.identifier} and does not take its place: rows of it would be there twice. The store was altered; "
                 f"nothing was changed. Redo the write: {how_to_restart(header)}."
             )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
 
 
-class IcebergTarget(NamedTable):
+class CatalogTable(NamedTable):
     """A table that is written to; see ``Table``."""
 
     def validate(self, mode: str, parameters: JsonObject) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
 
 
-class LanceTarget(NamedDataset):
+class DatasetTable(NamedDataset):
     """A dataset that is written to; see ``Table``."""
 
     def validate(self, mode: str, parameters: JsonObject) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NAME = "staged"
 
 
-class RowsTarget:
+class RowsTable:
     """A folder of rows that is written to; see ``Table``, whose words the methods have.
 
     :param uri: of the folder.
@@ -149,7 +149,7 @@ FORMAT = TableFormat(
     what_deletes="Something deletes files of the folder that no commit lists yet: stop it.",
     connection="store",
     modes=MODES,
-    open=lambda identifier, _, opened: RowsTarget(identifier, storage_options(opened)),
+    open=lambda identifier, _, opened: RowsTable(identifier, storage_options(opened)),
     named=named_by(_folder_uri),
     refusal=lambda _: None,
 )

@@ -121,7 +121,7 @@ def test_a_commit_that_is_never_answered_is_looked_for_after_a_time_out(world, m
     rest_server.faults.append(fault)
     attempt = mode.stage(world)
     began = time.monotonic()
-    (settled,) = groups.commit([attempt.checkpoint], world.target(catalog=bounded(world)))
+    (settled,) = groups.commit([attempt.checkpoint], world.as_table(catalog=bounded(world)))
     assert time.monotonic() - began < 10
     assert settled.commit.snapshot_id is not None
     assert_landed(world, mode)
@@ -132,7 +132,7 @@ def test_a_commit_that_is_never_answered_is_looked_for_after_a_time_out(world, m
 def test_a_catalog_that_falls_silent_fails_the_try_and_the_retry_finds_the_commit(world, mode, rest_server, impatient):
     rest_server.faults.append("silence before")
     with pytest.raises(OutcomeUnknownError, match=r"'orders' to shop\.orders.*[Tt]imed? ?out.*retry the commit task"):
-        groups.commit([mode.stage(world).checkpoint], world.target(catalog=bounded(world)))
+        groups.commit([mode.stage(world).checkpoint], world.as_table(catalog=bounded(world)))
     assert landed(world, mode).landed_now
 
 

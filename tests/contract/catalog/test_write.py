@@ -48,19 +48,19 @@ def test_a_clean_up_removes_what_a_killed_attempt_left_and_no_more(world, mode):
     split = attempt.checkpoint.plans()[0].splits[0]
     work.writer.write(work.reader.read(split, None), work.paths.file_stem(split.id, f"{work.attempt_id}.killed"))
     world.commit(attempt)
-    (one,) = clean(attempt.checkpoint, lambda _: world.target())
+    (one,) = clean(attempt.checkpoint, lambda _: world.as_table())
     # At least a data file and its manifest, or the staged source file of an upsert.
     assert (one.files >= 1, one.left) == (True, "")
     assert_landed(world, mode)
-    (again,) = clean(attempt.checkpoint, lambda _: world.target())
+    (again,) = clean(attempt.checkpoint, lambda _: world.as_table())
     assert again.files == 0
 
 
 def test_a_table_that_is_not_there_is_an_error_that_names_it(world, mode):
     with pytest.raises(TableMissingError, match=r"shop\.nothing does not exist in the catalog 'iceberg_default'"):
-        world.target("shop.nothing").load()
+        world.as_table("shop.nothing").load()
     with pytest.raises(TableMissingError, match=r"nowhere\.nothing does not exist in the catalog 'iceberg_default'"):
-        world.target("nowhere.nothing").load()
+        world.as_table("nowhere.nothing").load()
 
 
 def test_a_table_dropped_after_the_stage_gets_no_rows(world, mode):
@@ -86,7 +86,7 @@ def test_a_table_dropped_and_created_anew_after_the_stage_gets_no_rows(world, mo
 def test_a_catalog_that_does_not_answer_fails_the_try_and_the_retry_lands_the_write(world, mode, backend):
     attempt = mode.stage(world)
     with backend.away() as catalog, pytest.raises(RetryableError, match=r"shop\.orders"):
-        groups.commit([attempt.checkpoint], world.target(catalog=catalog))
+        groups.commit([attempt.checkpoint], world.as_table(catalog=catalog))
     assert_nothing_landed(world, mode)
     (landed,) = world.commit(mode.stage(world))
     assert landed.landed_now
@@ -111,7 +111,7 @@ def goes_away_at_the_first_commit(world, backend):
 
 def test_a_catalog_that_does_not_answer_a_commit_is_asked_again(world, mode, backend):
     attempt = mode.stage(world)
-    (landed,) = groups.commit([attempt.checkpoint], world.target(catalog=goes_away_at_the_first_commit(world, backend)))
+    (landed,) = groups.commit([attempt.checkpoint], world.as_table(catalog=goes_away_at_the_first_commit(world, backend)))
     assert landed.landed_now
     assert_landed(world, mode)
 
@@ -120,7 +120,7 @@ def test_a_commit_that_was_never_answered_fails_the_try_and_the_retry_lands_it(w
     attempt = mode.stage(world)
     # A catalog that is back by then with its connections cut does not answer the last look either.
     with pytest.raises((OutcomeUnknownError, RetryableError), match=r"shop\.orders"):
-        groups.commit([attempt.checkpoint], world.target(catalog=goes_away_at_the_first_commit(world, backend)))
+        groups.commit([attempt.checkpoint], world.as_table(catalog=goes_away_at_the_first_commit(world, backend)))
     assert_nothing_landed(world, mode)
     world.commit(mode.stage(world))
     assert_landed(world, mode)

@@ -285,4 +285,4 @@ def test_what_is_sealed_with_rows_is_handed_on_whatever_comes_later(world):
     world.put_files(2)
     again = world.stage()
     assert again.checkpoint.header == first.checkpoint.header
-    assert commits.landed(again.checkpoint, world.target()) is None
+    assert commits.landed(again.checkpoint, world.as_table()) is None

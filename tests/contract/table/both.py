@@ -19,7 +19,7 @@ from support.lance_world import LanceWorld
 from support.world import World, rows
 
 from airflow_ckpt_provider.sources import IcebergTable, LanceDataset
-from airflow_ckpt_provider.tables.staged.format import RowsTarget
+from airflow_ckpt_provider.tables.staged.format import RowsTable
 
 BEFORE = range(1_000_000, 1_000_005)
 
@@ -137,11 +137,11 @@ class StagedRows(World):
     def place(self):
         return self.root / "rows"
 
-    def target(self, name: str = "", catalog: object = None) -> RowsTarget:
-        return RowsTarget(str(self.place))
+    def as_table(self, name: str = "", catalog: object = None) -> RowsTable:
+        return RowsTable(str(self.place))
 
     def make(self, ids=BEFORE, schema=None) -> None:
-        self.target().make(schema or rows(0, 0).schema)
+        self.as_table().make(schema or rows(0, 0).schema)
         if ids:
             self.add(ids)
 

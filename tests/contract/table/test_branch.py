@@ -8,7 +8,7 @@ from protocol.crash.maintenance import forget_the_record
 from support.readers import assert_same_everywhere
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, RolledBackError
-from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.tables.iceberg.table import CatalogTable
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.attempt import WriteAttempt
 
@@ -19,7 +19,7 @@ MORE = rows(200, 3)
 @pytest.fixture
 def world(tmp_path, monkeypatch):
     world = world_with(tmp_path, SPEC)
-    monkeypatch.setattr(world, "target", lambda name="shop.orders": IcebergTarget(world.catalog, name, "audit"))
+    monkeypatch.setattr(world, "as_table", lambda name="shop.orders": CatalogTable(world.catalog, name, "audit"))
     put(world, NEW)
     return world
 
@@ -84,13 +84,13 @@ def test_a_table_is_created_on_its_main_branch(world):
 
 def test_one_key_is_for_one_branch(world, monkeypatch):
     world.stage()
-    main = IcebergTarget(world.catalog, "shop.orders")
+    main = CatalogTable(world.catalog, "shop.orders")
     with pytest.raises(Exception, match="branch: was 'audit', is now 'main'"):
         WriteAttempt(world.store, main, world.request())
 
 
 def test_branches_do_not_land_in_one_commit(world):
     first = world.stage(world.request("audited"))
-    other = WriteAttempt(world.store, IcebergTarget(world.catalog, "shop.orders"), world.request("main"))
+    other = WriteAttempt(world.store, CatalogTable(world.catalog, "shop.orders"), world.request("main"))
     with pytest.raises(InvalidInputError, match="branches"):
-        groups.commit([first.checkpoint, other.checkpoint], world.target())
+        groups.commit([first.checkpoint, other.checkpoint], world.as_table())

@@ -34,7 +34,7 @@ from airflow_ckpt_provider.sources import Files, Staged
 from airflow_ckpt_provider.sources.grouped import GroupedRows
 from airflow_ckpt_provider.sources.transform import Transform
 from airflow_ckpt_provider.tables.format import mode_type
-from airflow_ckpt_provider.tables.staged.format import RowsTarget
+from airflow_ckpt_provider.tables.staged.format import RowsTable
 from airflow_ckpt_provider.transforms import Aggregate, Map
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.cleanup import clean
@@ -163,7 +163,7 @@ def test_a_map_says_its_columns_and_is_not_called_for_them(world):
 def test_rows_for_the_next_task_are_not_committed(world):
     first = for_next(world)
     with pytest.raises(InvalidInputError, match="staged for the next task to read, and no commit lands them"):
-        groups.commit([first.checkpoint], RowsTarget(first.checkpoint.header.table.identifier))
+        groups.commit([first.checkpoint], RowsTable(first.checkpoint.header.table.identifier))
 
 
 def test_a_task_reads_what_its_reference_says_and_nothing_else(world):
@@ -381,11 +381,11 @@ def test_a_kill_in_the_middle_of_a_split_costs_what_was_not_saved(world):
 def cleaned(world, key, **settings):
     """What a clean-up removes of a key, and of what it reads."""
     latest = Checkpoint.latest(world.store, IdempotenceKey(key))
-    return list(clean(latest, lambda one: target_of(world, one), **settings))
+    return list(clean(latest, lambda one: table_of(world, one), **settings))
 
 
-def target_of(world, checkpoint):
-    return world.target() if mode_type(checkpoint.header).lands else chains.rows_of(checkpoint)
+def table_of(world, checkpoint):
+    return world.as_table() if mode_type(checkpoint.header).lands else chains.rows_of(checkpoint)
 
 
 def files_of(world):

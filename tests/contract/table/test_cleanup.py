@@ -49,7 +49,7 @@ def world(empty):
 
 def cleaned(world, key="orders", **how):
     latest = Checkpoint.latest(world.store, world.request(key).key)
-    return list(clean(latest, lambda _: world.target(), **how))
+    return list(clean(latest, lambda _: world.as_table(), **how))
 
 
 def on_disk(world):
@@ -96,7 +96,7 @@ def test_the_small_manifests_go_that_a_landed_one_was_merged_of(tmp_path):
     assert cleaned(world)[0].files == 0
     assert len(small) == 20
     assert all(path.exists() for path in small)
-    groups.commit([checkpoint], world.target())
+    groups.commit([checkpoint], world.as_table())
     (one,) = cleaned(world)
     assert one.files == 20
     assert not any(path.exists() for path in small)
@@ -106,7 +106,7 @@ def test_the_small_manifests_go_that_a_landed_one_was_merged_of(tmp_path):
 
 
 def test_a_clean_up_of_many_keys_lists_the_storage_once_and_takes_what_is_each_ones_own(world, monkeypatch):
-    kind = type(world.target())
+    kind = type(world.as_table())
     lists, written = [], kind.written
     monkeypatch.setattr(kind, "written", lambda *args: lists.append(args) or written(*args))
     keys = [f"orders/{number}" for number in range(4)]
@@ -205,7 +205,7 @@ def test_nothing_goes_while_a_commit_of_it_may_be_under_way(world):
     """Its group is bound, and nothing more: whoever did that may be about to swap."""
     checkpoint = world.stage().checkpoint
     members, stream = (checkpoint.member,), checkpoint.header.stream
-    horizon = world.target().state(checkpoint.header.table).horizon
+    horizon = world.as_table().state(checkpoint.header.table).horizon
     id_ = groups.group_id_of(members)
     bind(checkpoint, groups.Group(id=id_, members=members, stream=stream, bound_at=groups.now(), horizon=horizon))
     before = on_disk(world)
@@ -331,7 +331,7 @@ def test_an_attempt_of_another_generation_planted_below_this_one_takes_nothing_o
 def test_what_has_landed_stays_though_the_store_says_that_it_never_did(world, then):
     """The record, the group and the seal are gone, and a tombstone is there."""
     checkpoint = world.stage().checkpoint
-    groups.commit([checkpoint], world.target())
+    groups.commit([checkpoint], world.as_table())
     rows, ids = world.read(), list(range(400))
     if then == "merged" and isinstance(world, Iceberg):
         table = world.table()

@@ -111,7 +111,7 @@ def test_what_others_did_just_before_the_swap_came_first(tmp_path, mode):
     catalog = Interrupted("iceberg_default", **world.catalog.properties)
     catalog.foreign = lambda: appends(world)
     try:
-        groups.commit([attempt.checkpoint], world.target(catalog=catalog))
+        groups.commit([attempt.checkpoint], world.as_table(catalog=catalog))
     except TableMovedError:
         assert mode is WHERE
         assert_same_everywhere(world.table(), BEFORE + MORE)

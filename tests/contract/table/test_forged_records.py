@@ -50,7 +50,7 @@ def refused(world, checkpoint, named):
     """Nothing lands, and the error names the file."""
     before, commits = world.read(), world.commits()
     with pytest.raises(CorruptObjectError, match=named):
-        groups.commit([checkpoint], world.target())
+        groups.commit([checkpoint], world.as_table())
     assert world.read() == before
     assert world.commits() == commits
 
@@ -161,7 +161,7 @@ def test_a_data_file_that_hides_a_step_upwards_among_others_does_not_land(iceber
 def test_files_land_in_whatever_order_their_manifests_list_them(iceberg):
     checkpoint = iceberg.stage().checkpoint
     forge(iceberg.store, checkpoint.paths.seal(), checkpoint.sealed(), manifests=tuple(reversed(checkpoint.sealed().manifests)))
-    groups.commit([checkpoint], iceberg.target())
+    groups.commit([checkpoint], iceberg.as_table())
     assert iceberg.read() == of(range(400), BEFORE)
 
 
@@ -317,7 +317,7 @@ def test_a_record_says_nothing_of_the_files_of_a_fragment(dataset):
         forge_staged(checkpoint, record.split, intermediate=record.intermediate | place)
         refused(dataset, checkpoint, f"unknown field `{next(iter(place))}`")
     forge_staged(checkpoint, record.split, intermediate=record.intermediate)
-    groups.commit([checkpoint], dataset.target())
+    groups.commit([checkpoint], dataset.as_table())
     assert kinds(dataset) == ({*range(400)}, {*range(400, 600)})
 
 
@@ -395,5 +395,5 @@ def test_a_clean_up_does_not_remove_by_a_record(world):
     live = sorted(world.referenced_files()) or [""]
     forge_staged(checkpoint, "000000", files=tuple(StagedFile(path, 1) for path in live))
     before = world.read()
-    list(clean(checkpoint, lambda _: world.target(), discard_unfinished=True))
+    list(clean(checkpoint, lambda _: world.as_table(), discard_unfinished=True))
     assert world.read() == before

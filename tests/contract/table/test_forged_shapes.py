@@ -69,7 +69,7 @@ def world(request, tmp_path):
 
 
 def commit(world, request, forged):
-    groups.commit([Checkpoint.at(world.store, request.key, 1)], world.target())
+    groups.commit([Checkpoint.at(world.store, request.key, 1)], world.as_table())
 
 
 def stage_what_is_missing(world, request, forged):

@@ -48,7 +48,7 @@ def dataset(tmp_path):
 def refused(world, checkpoint, said):
     before, commits = world.read(), world.commits()
     with pytest.raises(CorruptObjectError, match=said):
-        groups.commit([checkpoint], world.target())
+        groups.commit([checkpoint], world.as_table())
     assert world.read() == before
     assert world.commits() == commits
 
@@ -161,7 +161,9 @@ def test_a_file_that_a_fragment_record_lists_twice_does_not_land_twice(dataset):
     twice = record.manifest | {"fragments": record.manifest["fragments"] * 2}
     forge_staged(checkpoint, "000000", rows=200, manifest=twice)
     manifests = (
-        dataset.target().state().storage.merged_manifests(StagedWrite(checkpoint), [one.manifest for one in all_of(checkpoint)], "")
+        dataset.as_table()
+        .state()
+        .storage.merged_manifests(StagedWrite(checkpoint), [one.manifest for one in all_of(checkpoint)], "")
     )
     forge_sealed(checkpoint, rows=500, manifests=tuple(manifests))
     refused(dataset, checkpoint, record.files[0].path.rpartition("/")[2])
@@ -215,7 +217,7 @@ def test_a_plan_leaves_out_nothing_that_the_pinned_table_has(world, tmp_path, so
 def test_what_is_staged_is_not_left_out(world, sealed):
     checkpoint = world.stage().checkpoint
     manifests = [one.manifest for one in all_of(checkpoint)][: sealed.get("manifests")]
-    gathered = tuple(world.target().state().storage.merged_manifests(StagedWrite(checkpoint), manifests, ""))
+    gathered = tuple(world.as_table().state().storage.merged_manifests(StagedWrite(checkpoint), manifests, ""))
     forge_sealed(checkpoint, **(sealed | {"manifests": gathered}))
     refused(world, checkpoint, "The store was altered")
 
@@ -395,12 +397,12 @@ def test_rows_that_land_meanwhile_do_not_land_again_in_a_later_generation(world)
     back()
     remove(first, first.paths.discard)
     second_header = take(second, second.paths.header)
-    groups.commit([first], world.target())
+    groups.commit([first], world.as_table())
     second_header()
     first.discard("planted")
     remove(first, first.paths.group, first.paths.commit)
     with pytest.raises(RestartRefusedError, match="has landed"):
-        groups.commit([second], world.target())
+        groups.commit([second], world.as_table())
     assert world.read() == of(range(400), BEFORE)
 
 
@@ -414,11 +416,11 @@ def test_a_clean_up_does_not_take_what_only_the_store_calls_committed(world):
     for record in all_of(checkpoint):
         forge_staged(checkpoint, record.split, files=(), manifest=None, rows=0)
     before = world.files_on_disk()
-    (cleaned,) = clean(checkpoint, lambda _: world.target())
+    (cleaned,) = clean(checkpoint, lambda _: world.as_table())
     assert "does not show it any more" in cleaned.left
     assert world.files_on_disk() == before
     with pytest.raises(RolledBackError):
-        commits.verify(checkpoint, checkpoint.committed(), world.target())
+        commits.verify(checkpoint, checkpoint.committed(), world.as_table())
 
 
 @pytest.fixture

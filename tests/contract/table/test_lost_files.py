@@ -185,7 +185,7 @@ def test_values_of_new_columns_that_are_lost_are_computed_anew(tmp_path):
         try:
             world.commit(attempt)
         except StagedFileMissingError:
-            groups.commit([world.stage(columns_request(world)).checkpoint], world.target())
+            groups.commit([world.stage(columns_request(world)).checkpoint], world.as_table())
         assert computed(world) == list(range(25))
 
 

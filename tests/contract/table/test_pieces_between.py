@@ -261,7 +261,7 @@ def between(world, change, gone=()):
     change(world)
     function = Columns()
     attempt = stage_columns(world, function=function, rows_per_split=1000, save_every=SAVED, transform_version="1")
-    groups.commit([attempt.checkpoint], world.target())
+    groups.commit([attempt.checkpoint], world.as_table())
     assert computed(world) == [n for n in ALL_COLUMNS if n not in gone]
     return function
 

@@ -159,7 +159,7 @@ def test_a_list_of_references_is_refused(world):
 
 
 def cleaned(world, **how):
-    return list(clean(Checkpoint.latest(world.store, world.request("orders").key), lambda _: world.target(), **how))
+    return list(clean(Checkpoint.latest(world.store, world.request("orders").key), lambda _: world.as_table(), **how))
 
 
 def test_a_clean_up_leaves_what_a_committed_write_has_left_out_and_removes_what_no_seal_names(world):

@@ -46,7 +46,7 @@ def staged(world, members):
 
 def committed(world, checkpoints):
     with counted() as requests:
-        groups.commit(checkpoints, world.target())
+        groups.commit(checkpoints, world.as_table())
     return requests
 
 
@@ -115,11 +115,11 @@ def test_each_operation_asks_for_each_split_once_and_for_the_rest_as_often_howev
     world.commit(attempt)
     with counted() as requests:
         latest = Checkpoint.latest(world.store, attempt.checkpoint.key)
-        commits.verify(latest, latest.committed(), world.target())
+        commits.verify(latest, latest.committed(), world.as_table())
     # What a sensor asks: the header, the record and the group of the commit.
     assert requests == {"get": 3, "list_with_delimiter": 1} | ({"list": look} if look else {})
     with counted() as requests:
-        list(clean(latest, lambda _: world.target()))
+        list(clean(latest, lambda _: world.as_table()))
     assert requests == {"get": 6 + splits, "list": 2 + look, "list_with_delimiter": 1}
 
 

@@ -46,11 +46,11 @@ class Save:
 
     def seal(self, split_ids):
         split_ids = [split_id for split_id in split_ids if split_id is not None]
-        return sealed(self.world.store, self.world.target(), self.request, self.execution, split_ids)
+        return sealed(self.world.store, self.world.as_table(), self.request, self.execution, split_ids)
 
 
 def land(world, save):
-    groups.commit([save.checkpoint], world.target())
+    groups.commit([save.checkpoint], world.as_table())
 
 
 def test_the_first_seal_holds_and_a_later_execution_adds_nothing(world):
@@ -119,7 +119,7 @@ def test_a_clean_up_removes_what_other_executions_have_left(world):
     result = second.seal(second.staged())
     land(world, result)
     assert world.files_on_disk() > world.referenced_files()
-    list(clean(result.checkpoint, lambda _: world.target()))
+    list(clean(result.checkpoint, lambda _: world.as_table()))
     assert world.files_on_disk() == world.referenced_files()
     assert world.ids() == list(range(60))
     assert not first.seal([first.task(0)]).is_own

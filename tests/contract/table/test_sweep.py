@@ -80,7 +80,7 @@ def grow_old(world, key=None, days=15):
 
 def swept(world, **how):
     """What a sweep did of each generation, by key and generation."""
-    sweep = Sweep(world.store, lambda _: world.target(), older_than=how.pop("older_than", DAYS), **how)
+    sweep = Sweep(world.store, lambda _: world.as_table(), older_than=how.pop("older_than", DAYS), **how)
     return {(one.key, one.generation): one for one in sweep.run()}
 
 
@@ -226,7 +226,7 @@ def test_an_attempt_that_was_thought_dead_loses_its_work_and_nothing_else(world)
         work.run(split, "0")
     assert world.files_on_disk()
     with pytest.raises(DiscardedError):
-        groups.commit([attempt.checkpoint], world.target())
+        groups.commit([attempt.checkpoint], world.as_table())
     grow_old(world)
     one = swept(world)["orders", 1]
     assert one.files > 0
@@ -238,7 +238,7 @@ def test_an_attempt_that_was_thought_dead_loses_its_work_and_nothing_else(world)
 def test_a_write_whose_commit_was_begun_stays_however_old_it_is(world):
     checkpoint = world.stage().checkpoint
     members, stream = (checkpoint.member,), checkpoint.header.stream
-    horizon = world.target().state(checkpoint.header.table).horizon
+    horizon = world.as_table().state(checkpoint.header.table).horizon
     id_ = groups.group_id_of(members)
     bind(checkpoint, groups.Group(id=id_, members=members, stream=stream, bound_at=groups.now(), horizon=horizon))
     grow_old(world)
@@ -352,7 +352,7 @@ def test_what_landed_together_stays_until_all_of_it_is_recorded(world):
     (world.root / "store" / lost).write_bytes(record)
     grow_old(world)
     assert {one.kept for one in swept(world).values()} == {""}
-    settled = groups.commit([Checkpoint.latest(world.store, IdempotenceKey(key)) for key in "abc"], world.target())
+    settled = groups.commit([Checkpoint.latest(world.store, IdempotenceKey(key)) for key in "abc"], world.as_table())
     assert [(one.landed_now, one.seal.rows) for one in settled] == [(False, 100)] * 3
     assert world.read() == of(range(300), BEFORE)
 
@@ -394,7 +394,7 @@ def test_after_the_table_went_on_a_cleared_run_is_answered_as_it_was_with_all_it
         try:
             attempt = world.attempt()
             attempt.verify_commit()
-            groups.commit([attempt.checkpoint], world.target())
+            groups.commit([attempt.checkpoint], world.as_table())
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the same
             return type(error).__name__
         return attempt.commit
@@ -415,7 +415,7 @@ def test_what_was_rolled_back_stays(world):
     else:
         world.dataset.checkout_version(1).restore()
     with pytest.raises(RolledBackError):
-        commits.verify(checkpoint, checkpoint.committed(), world.target())
+        commits.verify(checkpoint, checkpoint.committed(), world.as_table())
     grow_old(world)
     files = on_disk(world)
     assert "committed" in swept(world)["orders", 1].kept
@@ -445,7 +445,7 @@ def test_foreign_objects_are_counted_and_left_where_they_are(world):
         (store / name).parent.mkdir(parents=True, exist_ok=True)
         (store / name).write_text("mine")
     grow_old(world)
-    sweep = Sweep(world.store, lambda _: world.target(), older_than=DAYS)
+    sweep = Sweep(world.store, lambda _: world.as_table(), older_than=DAYS)
     assert [one.kept for one in sweep.run()] == [""]
     assert sweep.counts.foreign == len(names)
     assert all((store / name).read_text() == "mine" for name in names)
@@ -507,7 +507,7 @@ def test_a_forged_compact_record_lands_nothing_and_loses_nothing(world):
         vouched.vouched = seal.digest
         for given in (vouched, Checkpoint.at(world.store, checkpoint.key, 1)):
             with pytest.raises(RecordsRemovedError):
-                groups.commit([given], world.target())
+                groups.commit([given], world.as_table())
         assert checkpoint.committed() is None
     assert world.read() == of(BEFORE)
     grow_old(world)
@@ -528,7 +528,7 @@ def test_a_compact_record_of_a_commit_that_changed_nothing_is_not_believed(world
     vouched = Checkpoint.at(world.store, checkpoint.key, 1)
     vouched.vouched = seal.digest
     with pytest.raises((RecordsRemovedError, CorruptObjectError)):
-        groups.commit([vouched], world.target())
+        groups.commit([vouched], world.as_table())
 
 
 def test_a_signed_store_is_swept_and_answers_as_before(world):
@@ -716,7 +716,7 @@ def test_a_clean_up_of_one_key_finds_nothing_left(world):
     checkpoint = landed(world)
     grow_old(world)
     swept(world)
-    (one,) = clean(checkpoint, lambda _: world.target())
+    (one,) = clean(checkpoint, lambda _: world.as_table())
     assert (one.state, one.files, one.left) == (State.COMMITTED, 0, "")
 
 

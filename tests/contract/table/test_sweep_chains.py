@@ -6,7 +6,7 @@ import os
 
 import pytest
 from contract.table.both import Iceberg, Lance
-from contract.table.test_chains import content, doubled, files_of, for_next, target_of, wanted, written
+from contract.table.test_chains import content, doubled, files_of, for_next, table_of, wanted, written
 from contract.table.test_sweep import DAYS, grow_old
 from support.chains import output, read
 
@@ -25,7 +25,7 @@ def world(request, tmp_path):
 
 def swept(world, **how):
     """What a sweep did of each key, and how many objects it did not know."""
-    sweep = Sweep(world.store, lambda one: target_of(world, one), older_than=DAYS, **how)
+    sweep = Sweep(world.store, lambda one: table_of(world, one), older_than=DAYS, **how)
     return {one.key: one for one in sweep.run()} | {"foreign": sweep.counts.foreign}
 
 
@@ -94,7 +94,7 @@ def test_what_was_computed_for_any_run_goes_once_nobody_has_asked_for_it_in_a_wh
 def test_what_a_cleanup_has_freed_is_left_to_answer(world):
     first = for_next(world)
     written(world, read(world, first))
-    list(clean(first.checkpoint, lambda one: target_of(world, one)))
+    list(clean(first.checkpoint, lambda one: table_of(world, one)))
     grow_old(world)
     swept(world, abandoned="discard")
     assert for_next(world).state is State.FREED

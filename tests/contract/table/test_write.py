@@ -627,7 +627,7 @@ def test_a_check_sees_the_staged_rows_and_one_that_fails_leaves_the_table_as_it_
         empty.make()
     before = empty.read() if mode == "append" else []
     attempt = empty.stage(empty.request(mode=mode))
-    target = empty.target()
+    target = empty.as_table()
 
     def audit(sealed):
         CheckRun(parse_checks([check]), target, sealed, lambda: spark).run(lambda _: None)

@@ -115,7 +115,7 @@ def growing(world: World) -> World:
 def write(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Stage all writes, then commit them together: a whole DAG run."""
     attempts = [world.stage(request_of(world, facts)) for facts in writes]
-    return _settled(groups.commit([attempt.checkpoint for attempt in attempts], world.target()))
+    return _settled(groups.commit([attempt.checkpoint for attempt in attempts], world.as_table()))
 
 
 def stage(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -125,7 +125,7 @@ def stage(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def land(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Commit what was staged before, by key and generation, as a commit task does."""
     found = [Checkpoint.at(world.store, IdempotenceKey(facts["key"]), facts.get("generation", 1)) for facts in writes]
-    return _settled(groups.commit(found, world.target()))
+    return _settled(groups.commit(found, world.as_table()))
 
 
 def insist(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -143,7 +143,7 @@ def clean(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for facts in writes:
         latest = Checkpoint.latest(world.store, IdempotenceKey(facts.get("key", "orders")))
         if latest is not None:
-            done += cleanup.clean(latest, lambda _: world.target(), discard_unfinished=bool(facts.get("discard_unfinished")))
+            done += cleanup.clean(latest, lambda _: world.as_table(), discard_unfinished=bool(facts.get("discard_unfinished")))
     return _cleaned(done)
 
 
@@ -155,10 +155,10 @@ def sweep(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Remove what writes that are done have left, as a clean-up task over the whole store does."""
     (facts,) = writes
 
-    def target(checkpoint: Checkpoint) -> Any:
-        return world.target() if mode_type(checkpoint.header).lands else chains.rows_of(checkpoint)
+    def table_of(checkpoint: Checkpoint) -> Any:
+        return world.as_table() if mode_type(checkpoint.header).lands else chains.rows_of(checkpoint)
 
-    swept = Sweep(world.store, target, older_than=timedelta(days=14), **facts)
+    swept = Sweep(world.store, table_of, older_than=timedelta(days=14), **facts)
     return [{"key": one.key, "generation": one.generation, "kept": one.kept, "is_error": one.is_error} for one in swept.run()]
 
 
@@ -183,7 +183,7 @@ def chain(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     first = chains.for_next(world, "parse", same, save_every=SaveEvery(rows=facts["save_every"], seconds=None))
     source = chains.read(world, first)
     second = world.stage(world.request("orders", source=source, transform=same))
-    return _settled(groups.commit([second.checkpoint], world.target()))
+    return _settled(groups.commit([second.checkpoint], world.as_table()))
 
 
 def free(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -40,7 +40,7 @@ def request_of(world, key, **changes):
 
 
 def commit(world, *keys):
-    return groups.commit([world.attempt(request_of(world, key)).checkpoint for key in keys], world.target())
+    return groups.commit([world.attempt(request_of(world, key)).checkpoint for key in keys], world.as_table())
 
 
 def land(*keys):
@@ -159,7 +159,7 @@ def test_a_group_with_an_unsealed_member_commits_nothing_and_binds_nobody(world)
     half = world.stage(world.request("d", source=source), splits=1)
     sealed = world.attempt(request_of(world, "a")).checkpoint
     with pytest.raises(NotSealedError, match="'d' is not sealed"):
-        groups.commit([sealed, half.checkpoint], world.target())
+        groups.commit([sealed, half.checkpoint], world.as_table())
     assert bound_group(sealed) is None
     assert own_snapshots(world) == []
 
@@ -170,7 +170,7 @@ def test_members_without_rows_are_committed_with_the_others_and_alone_without_a_
     assert (alone.commit.snapshot_id, alone.commit.rows, alone.landed_now) == (None, 0, False)
     assert world.table().snapshots() == []
     second = world.stage(world.request("also empty", source=Files(f"{world.input}/none-*.parquet")))
-    settled = groups.commit([second.checkpoint, world.attempt(request_of(world, "a")).checkpoint], world.target())
+    settled = groups.commit([second.checkpoint, world.attempt(request_of(world, "a")).checkpoint], world.as_table())
     assert len({one.commit.snapshot_id for one in settled}) == 1
     assert world.ids() == list(range(20))
 
@@ -180,8 +180,8 @@ def test_a_member_restarted_after_a_group_was_begun_stops_the_group_and_says_so(
     restarted = world.stage(request_of(world, "b", restart_token="again"))
     sealed = world.attempt(request_of(world, "a")).checkpoint
     with pytest.raises(DiscardedError, match=r"'b' was discarded.*together with 'a' was begun.*restart"):
-        groups.commit([sealed, restarted.checkpoint], world.target())
+        groups.commit([sealed, restarted.checkpoint], world.as_table())
     assert own_snapshots(world) == []
     again = world.stage(request_of(world, "a", restart_token="again"))
-    groups.commit([again.checkpoint, restarted.checkpoint], world.target())
+    groups.commit([again.checkpoint, restarted.checkpoint], world.as_table())
     assert_exactly_once(world, list(range(40)), ("a", "b"))

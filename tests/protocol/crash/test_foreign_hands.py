@@ -130,7 +130,7 @@ def test_a_schema_that_changes_just_before_the_swap_is_noticed(world):
     attempt = world.stage()
     catalog = EvolvesJustBeforeTheSwap("iceberg_default", **world.catalog.properties)
     with pytest.raises(SchemaMismatchError, match="needed"):
-        groups.commit([attempt.checkpoint], world.target(catalog=catalog))
+        groups.commit([attempt.checkpoint], world.as_table(catalog=catalog))
     assert world.table().current_snapshot() is None
 
 

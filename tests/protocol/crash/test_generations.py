@@ -41,7 +41,7 @@ def in_flight(world, monkeypatch):
     monkeypatch.setattr(commit_loop, "PATIENCE_S", 0.0)
     catalog = FaultyCatalog(world, "applied_later")
     with pytest.raises(OutcomeUnknownError):
-        groups.commit([world.stage().checkpoint], world.target(catalog=catalog))
+        groups.commit([world.stage().checkpoint], world.as_table(catalog=catalog))
     return catalog
 
 
@@ -108,10 +108,10 @@ def test_the_older_generation_cannot_be_committed_any_more_after_a_restart(world
     older = generations(world, "orders")[0]
     newer = restarted(world)
     with pytest.raises(DiscardedError, match=r"Generation 1 of the key 'orders' was discarded.*newer stage run"):
-        groups.commit([older], world.target())
+        groups.commit([older], world.as_table())
     world.commit(newer)
     with pytest.raises(DiscardedError):
-        groups.commit([older], world.target())
+        groups.commit([older], world.as_table())
     assert_exactly_once(world, IDS)
 
 
@@ -138,7 +138,7 @@ def test_three_generations_land_once(world, in_flight):
     second = world.stage(world.request(restart_token="second"))
     catalog = FaultyCatalog(world, "applied_later")
     with pytest.raises(OutcomeUnknownError):
-        groups.commit([second.checkpoint], world.target(catalog=catalog))
+        groups.commit([second.checkpoint], world.as_table(catalog=catalog))
     third = world.stage(world.request(restart_token="third"))
     catalog.apply_zombies()
     assert len(in_flight.apply_zombies()) == 1
@@ -161,4 +161,4 @@ def test_a_forged_header_that_replaces_itself_or_a_later_generation_ends_in_an_e
     with pytest.raises(CorruptObjectError, match=r"header\.json"):
         Checkpoint.latest(world.store, newer.checkpoint.key)
     with pytest.raises(CorruptObjectError, match=r"header\.json"):
-        list(clean(newer.checkpoint, lambda _: world.target()))
+        list(clean(newer.checkpoint, lambda _: world.as_table()))

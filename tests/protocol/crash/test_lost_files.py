@@ -25,7 +25,7 @@ def latest(world):
 
 def lose(world, name):
     """Delete a data file that a commit of the newest seal needs, in whose name this is."""
-    needed = world.target().state().storage.needed_to_commit(SealedWrite(latest(world)))
+    needed = world.as_table().state().storage.needed_to_commit(SealedWrite(latest(world)))
     paths = [Path(file.path.removeprefix("file://")) for file in needed]
     next(path for path in paths if name in path.name and path.suffix == ".parquet").unlink()
 

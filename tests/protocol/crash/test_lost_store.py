@@ -236,11 +236,11 @@ def test_what_was_staged_under_a_key_that_another_store_has_committed_is_cleaned
         with pytest.raises(BindingMismatchError):
             world.commit(*second)
     checkpoint = second[0].checkpoint
-    (kept,) = clean(checkpoint, lambda _: world.target())
+    (kept,) = clean(checkpoint, lambda _: world.as_table())
     assert (kept.files, kept.state) == (0, State.SEALED)
     assert "cannot be committed any more" in kept.left
     assert "another checkpoint store" in kept.left
-    (cleaned,) = clean(checkpoint, lambda _: world.target(), discard_unfinished=True)
+    (cleaned,) = clean(checkpoint, lambda _: world.as_table(), discard_unfinished=True)
     assert (cleaned.left, cleaned.state) == ("", State.DISCARDED)
     gone = {path for path in own if second[0]._id in path}
     assert world.files_on_disk() == (own - gone) | others

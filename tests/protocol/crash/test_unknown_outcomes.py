@@ -31,7 +31,7 @@ def impatient(monkeypatch):
 
 
 def commit_through(world, catalog, attempt):
-    return groups.commit([attempt.checkpoint], world.target(catalog=catalog))
+    return groups.commit([attempt.checkpoint], world.as_table(catalog=catalog))
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,7 @@ class ForeignHands(RuleBasedStateMachine):
         write = self._picked(pick)
         sweep = Sweep(
             store,
-            lambda _: self.place.target(),
+            lambda _: self.place.as_table(),
             older_than=timedelta(days=14),
             keys="*" if of_all else write.key,
             abandoned="discard" if discard else "keep",
@@ -345,7 +345,7 @@ class ForeignHands(RuleBasedStateMachine):
             )
         self._now = self.hours
         try:
-            attempt = WriteAttempt(world.store, self.place.target(), request)
+            attempt = WriteAttempt(world.store, self.place.as_table(), request)
             if attempt.commit is not None:
                 attempt.verify_commit()
                 return attempt
@@ -390,7 +390,7 @@ class ForeignHands(RuleBasedStateMachine):
             checkpoint = Checkpoint.latest(self.place.world.store, IdempotenceKey(write.key))
             if checkpoint is None:
                 raise CheckpointMissingError(f"There is none under the key {write.key!r}.")
-            groups.commit([checkpoint], self.place.target())
+            groups.commit([checkpoint], self.place.as_table())
         finally:
             self._now = 0
 

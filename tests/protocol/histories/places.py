@@ -60,8 +60,8 @@ class IcebergPlace:
             "type": lambda _: self._partitioning(),
         }
 
-    def target(self) -> Any:
-        return self.world.target(ORDERS, self._catalog)
+    def as_table(self) -> Any:
+        return self.world.as_table(ORDERS, self._catalog)
 
     def read(self) -> Found:
         return Counter(duckdb_rows(self.world.table(), "select id, value from rows"))
@@ -190,8 +190,8 @@ class LancePlace:
             "type": lambda _: self.world.dataset.alter_columns({"path": "kind", "nullable": True}),
         }
 
-    def target(self) -> Any:
-        return self.world.target()
+    def as_table(self) -> Any:
+        return self.world.as_table()
 
     def read(self) -> Found:
         table = self.world.dataset.to_table(columns=["id", "value"]).to_pydict()

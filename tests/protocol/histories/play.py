@@ -30,7 +30,7 @@ from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.exceptions import CheckpointError, CommitRefusedError, InputChangedError, OutcomeUnknownError
 from airflow_ckpt_provider.sources import Files, IcebergTable
 from airflow_ckpt_provider.tables.iceberg.history import PROPERTY_PREFIX
-from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.tables.iceberg.table import CatalogTable
 from airflow_ckpt_provider.tables.summary import GROUP
 from airflow_ckpt_provider.write import commit_loop, groups
 from airflow_ckpt_provider.write.attempt import WriteAttempt
@@ -191,8 +191,8 @@ class Play:
                     return one.mark[1]
         return None
 
-    def target(self, write: Write, catalog: Any = None) -> IcebergTarget:
-        return IcebergTarget(catalog or self.world.catalog, write.table, write.branch)
+    def as_table(self, write: Write, catalog: Any = None) -> CatalogTable:
+        return CatalogTable(catalog or self.world.catalog, write.table, write.branch)
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
@@ -249,7 +249,9 @@ class Play:
         due = conditions.of_open(self, write, restart=restart is not None, replace=replace, mode=mode)
         evolves = write.evolve
         attempt = self.step(
-            lambda: due, lambda: WriteAttempt(self.world.store, self.target(write), request), unsure=evolves and bool(due.possible)
+            lambda: due,
+            lambda: WriteAttempt(self.world.store, self.as_table(write), request),
+            unsure=evolves and bool(due.possible),
         )
         if attempt is STOPPED:
             return None
@@ -324,7 +326,7 @@ class Play:
 
         commit_loop.PATIENCE_S = 0.0 if fault in SILENT else 30.0
         settled = self.step(
-            due, lambda: groups.commit(checkpoints, self.target(write, self.catalog)), meddled=meddled, unsure=len(picked) > 1
+            due, lambda: groups.commit(checkpoints, self.as_table(write, self.catalog)), meddled=meddled, unsure=len(picked) > 1
         )
         if settled is STOPPED:
             return False

@@ -200,7 +200,7 @@ def test_eight_processes_that_add_the_same_columns_add_them_once(worlds, racers,
         ids = world.create_dataset(count=9, max_rows_per_file=4)
         checkpoint = stage_columns(world, rows_per_split=2).checkpoint
         if again:
-            groups.commit([checkpoint], world.target())
+            groups.commit([checkpoint], world.as_table())
             checkpoint = stage_columns(world, rows_per_split=2, on_rerun="replace").checkpoint
         found = [one for (one,) in racers.race(world, [{"do": "land", "keys": [member(checkpoint)]}] * RACERS, gate)]
         landed = 3 if again else 2
@@ -232,7 +232,7 @@ def test_of_eight_processes_that_commit_the_first_of_a_growing_table_one_lands(w
         assert len(world.own_versions()) == 1
         assert world.table_rows() == expected(*range(6), *there)
         source.table().append(foreign_rows(6, 3))
-        groups.commit([stage_growing(world, "later")], world.target())
+        groups.commit([stage_growing(world, "later")], world.as_table())
         assert world.table_rows() == expected(*range(9), *there)
         world.dataset.validate()
 

@@ -162,7 +162,7 @@ def test_a_signed_write_is_staged_resumed_committed_and_cleaned_up(world):
     world.commit(attempt)
     assert world.ids() == ids_of([rows(0, 400)])
     assert world.stage().commit is not None
-    (cleaned,) = clean(attempt.checkpoint, lambda _: world.target())
+    (cleaned,) = clean(attempt.checkpoint, lambda _: world.as_table())
     assert cleaned.state is State.COMMITTED
     assert all(b"hmac_sha256" in stored(world.store, name) for name in world.store.names("") if name.endswith(".json"))
 

@@ -112,11 +112,11 @@ def test_a_file_that_is_lost_while_a_commit_waits_for_its_catalog_is_missed_by_t
 def test_who_commits_is_told_how_many_files_were_looked_at_and_how_long_that_took(world):
     attempt = world.stage()
     costs = []
-    groups.commit([attempt.checkpoint], world.target(), tell_cost=costs.append)
+    groups.commit([attempt.checkpoint], world.as_table(), tell_cost=costs.append)
     (cost,) = costs
     assert cost.files == 8
     assert 0 < cost.seconds < 60
-    groups.commit([attempt.checkpoint], world.target(), tell_cost=costs.append)
+    groups.commit([attempt.checkpoint], world.as_table(), tell_cost=costs.append)
     assert len(costs) == 1
 
 

@@ -1,6 +1,6 @@
-"""The source rows that one target file needs, fetched in one pass over the staged source files and then found by number.
+"""The source rows that one file of the table needs, fetched in one pass over the staged source files and then found by number.
 
-What does not fit in memory goes to a local temporary file that is mapped, not read: a target file may match far more source
+What does not fit in memory goes to a local temporary file that is mapped, not read: a file of the table may match far more source
 rows than a worker can hold.
 """
 

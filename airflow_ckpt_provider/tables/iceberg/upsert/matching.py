@@ -1,4 +1,4 @@
-"""Which rows of one target file have the key of a source row: the keys of the file are read, the keys of the source searched."""
+"""Which rows of one file of the table have the key of a source row: its keys are read, and searched among those of the source."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.keys.index import Positions
     from airflow_ckpt_provider.tables.keys.key_batches import KeyBatch, Keys
 
-#: Rows of a target file whose keys are searched at once.
+#: Rows of a file of the table whose keys are searched at once.
 _ROWS = 1 << 20
 
 _ITEM = 8
 
 
 class Matches:
-    """A number for each row of a target file, 0 where there is none, kept in a local file: a target file has many rows."""
+    """A number for each row of a file of the table, 0 where there is none; in a local file, because there are many rows."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="upsert-")  # noqa: SIM115 - closed by __exit__
@@ -63,19 +63,19 @@ class Matches:
         self._end = max(self._end, start + len(numbers))
 
 
-class Found(NamedTuple):
-    """What a target file has in common with the source.
+class InCommon(NamedTuple):
+    """What a file of the table has in common with the source.
 
-    :param target_rows: rows of the file whose key the source has.
+    :param rows: rows of the file whose key the source has.
     :param live_rows: all rows of the file.
     """
 
-    target_rows: int
+    rows: int
     live_rows: int
 
 
 class FileMatcher:
-    """Matches one target file with the source.
+    """Matches one file of the table with the source.
 
     :param batches: reads the key columns of the file from its start.
     :param sources: all staged source files.
@@ -89,11 +89,11 @@ class FileMatcher:
         self._sources = sources
         self._keys = keys
 
-    def match(self, sidecar: SidecarWriter | None, matches: Matches | None, gathered: MatchedRows | None) -> Found:
+    def match(self, sidecar: SidecarWriter | None, matches: Matches | None, gathered: MatchedRows | None) -> InCommon:
         """Find all rows in common.
 
         :param sidecar: takes the addresses of the source rows.
-        :param matches: takes, for each target row, the number of its row in ``gathered``, counted from 1.
+        :param matches: takes, for each row of the file, the number of its row in ``gathered``, counted from 1.
         :param gathered: takes the source rows.
         """
         if len(key_batches(self._sources)) > 1:
@@ -109,7 +109,7 @@ class FileMatcher:
                 self._collect(keys, hit, sidecar, gathered)
         if gathered is not None:
             gathered.finish()
-        return Found(rows, live)
+        return InCommon(rows, live)
 
     def _narrow(self) -> None:
         """Leave out the sources that cannot have a key of the file, if that saves a pass over the file.
@@ -131,7 +131,7 @@ class FileMatcher:
             self._sources = sources
 
     def _search(self, keys: Keys, key_batch: KeyBatch, matches: Matches | None) -> tuple[Positions, int, int]:
-        """Positions of the keys that the target file has; how many of its rows have one, and how many there are.
+        """Positions of the keys that the file of the table has; how many of its rows have one, and how many there are.
 
         A row's number is minus the position of its key, counted from 1, until ``_number`` gives the final one.
         """

@@ -1,4 +1,4 @@
-"""The rows of a target file with the source's in place of those that differ from them."""
+"""The rows of a file of the table with the source's in place of those that differ from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.iceberg.upsert.matching import Matches
     from airflow_ckpt_provider.tables.keys.index import Positions
 
-#: Bytes of source rows that are put into one batch of the target at a time.
+#: Bytes of source rows that are put into one batch of the rewritten file at a time.
 _BYTES = 32 << 20
 
 
@@ -26,7 +26,7 @@ class _Piece(NamedTuple):
 
 
 class Merge:
-    """Merges one target file.
+    """Merges one file of the table.
 
     :param batches: reads all columns of the file from its start.
     :param matches: for each of its rows, the number of its source row in ``gathered``, counted from 1.
@@ -59,7 +59,7 @@ class Merge:
         import numpy as np
         import pyarrow as pa
 
-        # Source rows may be much wider than those of the target.
+        # Source rows may be much wider than those of the file.
         most = max(1, _BYTES * max(self._gathered.rows, 1) // max(self._gathered.nbytes, 1))
         start = 0
         for batch in self._batches():

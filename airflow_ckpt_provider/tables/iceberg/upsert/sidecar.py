@@ -1,4 +1,4 @@
-"""Sidecars: which source rows a target file holds already, so that they are not inserted.
+"""Sidecars: which source rows a file of the table holds already, so that they are not inserted.
 
 A Parquet file of row numbers; each row group is about one staged source file, and the file says which.
 """

@@ -1,4 +1,4 @@
-"""What executors do in an upsert: write staged source files, match target files with them, insert the rest, look for duplicates."""
+"""What executors do in an upsert: write staged source files, match files of the table, insert the rest, look for duplicates."""
 
 from __future__ import annotations
 
@@ -86,21 +86,21 @@ class UpsertWriter(IcebergWriter):
         for key_batch in key_batches(sources, only=bucket):
             refuse_duplicates(load(self.facts.io(), sources, self._keys, key_batch), self._keys)
 
-    def match(self, target: ScanFile, sources: Sequence[SourceFile], stem: str) -> Written:
+    def match(self, of_table: ScanFile, sources: Sequence[SourceFile], stem: str) -> Written:
         """Match one live data file of the table with the source, and rewrite it if that changes a row of it.
 
         :param sources: all staged source files.
         :returns: with ``replaces`` if the file was rewritten, and as ``intermediate`` the sidecar, if a row matched.
         """
         try:
-            return self._match(target, sources, stem)
+            return self._match(of_table, sources, stem)
         except BaseException:
             delete_files(self.facts.io(), [self._sidecar_path(stem)])
             raise
 
-    def _match(self, target: ScanFile, sources: Sequence[SourceFile], stem: str) -> Written:
+    def _match(self, of_table: ScanFile, sources: Sequence[SourceFile], stem: str) -> Written:
         io = self.facts.io()
-        matcher = FileMatcher(io, lambda: self._read_keys.read(target), sources, self._keys)
+        matcher = FileMatcher(io, lambda: self._read_keys.read(of_table), sources, self._keys)
         with contextlib.ExitStack() as stack:
             sidecar = stack.enter_context(SidecarWriter(io, self._sidecar_path(stem))) if self._insert else None
             matches = stack.enter_context(Matches()) if self._update else None
@@ -108,20 +108,20 @@ class UpsertWriter(IcebergWriter):
             in_common = matcher.match(sidecar, matches, gathered)
             kept = sidecar.finish() if sidecar is not None else None
             if matches is None or gathered is None:
-                counts = {"ignored": in_common.target_rows} if in_common.target_rows else {}
+                counts = {"ignored": in_common.rows} if in_common.rows else {}
                 return Written(0, 0, (), None, counts=counts, intermediate=kept)
-            if not in_common.target_rows:
+            if not in_common.rows:
                 return Written(0, 0, (), None)
-            merge = Merge(lambda: self._read_all.read(target), matches, gathered, self.schema)
+            merge = Merge(lambda: self._read_all.read(of_table), matches, gathered, self.schema)
             if not merge.changes():
-                return Written(0, 0, (), None, counts={"unchanged": in_common.target_rows}, intermediate=kept)
+                return Written(0, 0, (), None, counts={"unchanged": in_common.rows}, intermediate=kept)
             written = self.write(merge.rows(), stem)
             if written.rows != in_common.live_rows:
-                raise RowCountError(f"{target.path} holds {in_common.live_rows} rows, but {written.rows} were rewritten (I2).")
-            return written._replace(replaces=(target.path,), counts=merge.counts, intermediate=kept)
+                raise RowCountError(f"{of_table.path} holds {in_common.live_rows} rows, but {written.rows} were rewritten (I2).")
+            return written._replace(replaces=(of_table.path,), counts=merge.counts, intermediate=kept)
 
     def insert(self, source: SourceFile, sidecars: Sequence[MatchSidecar], stem: str) -> Written:
-        """Write the rows of one staged source file that no target file holds.
+        """Write the rows of one staged source file that no file of the table holds.
 
         :param sidecars: of all match splits.
         """

@@ -12,7 +12,7 @@ from support.readers import assert_same_everywhere
 from support.world import World, rows
 
 from airflow_ckpt_provider.exceptions import RetryableError
-from airflow_ckpt_provider.tables.iceberg.table import IcebergTarget
+from airflow_ckpt_provider.tables.iceberg.table import CatalogTable
 from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.attempt import WriteAttempt
 
@@ -71,19 +71,19 @@ def test_a_commit_on_a_branch_has_a_later_time_than_what_others_committed_to_ano
     append_with_a_clock_ahead(world, monkeypatch)
     last = world.table().metadata.last_updated_ms
     attempt = sealed_for(world, "audit")
-    groups.commit([attempt.checkpoint], target_of(world, "audit"))
+    groups.commit([attempt.checkpoint], table_of(world, "audit"))
     table = world.table()
     assert table.snapshot_by_name("audit").timestamp_ms > last
     assert_in_order(table)
     assert_same_everywhere(table, pa.concat_tables([rows(500, 5), rows(0, 20)]), branch="audit")
 
 
-def target_of(world, branch):
-    return IcebergTarget(world.catalog, "shop.orders", branch)
+def table_of(world, branch):
+    return CatalogTable(world.catalog, "shop.orders", branch)
 
 
 def sealed_for(world, branch):
-    attempt = WriteAttempt(world.store, target_of(world, branch), world.request())
+    attempt = WriteAttempt(world.store, table_of(world, branch), world.request())
     while (found := attempt.next_round()) is not None:
         work = attempt.begin("none", 1)
         for split in found.missing:

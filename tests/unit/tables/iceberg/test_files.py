@@ -197,7 +197,7 @@ def test_a_split_that_lost_the_race_is_removed_and_nothing_else(tmp_path):
     world = World(tmp_path)
     world.create_table()
     kept, lost = write(world, rows(0, 10), rows(0, 10))
-    target = world.target()
+    target = world.as_table()
     writer_of(target, header_of(target)).remove(lost)
     assert world.files_on_disk() == {file.path.removeprefix("file://") for file in kept.files} | {
         kept.manifest["path"].removeprefix("file://")

@@ -19,7 +19,7 @@ from support.world import World
 
 module.CHUNK_BYTES = 2 << 20
 world = World(Path(sys.argv[1]))
-target = world.target()
+target = world.as_table()
 batches = int(sys.argv[2])
 
 

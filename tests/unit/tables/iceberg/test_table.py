@@ -127,24 +127,24 @@ def test_a_commit_of_more_members_than_a_memory_may_have_bytes_is_remembered_alo
 def test_a_table_that_does_not_exist_is_named_with_what_to_do(world):
     world.create_table()
     with pytest.raises(TableMissingError, match=r"shop\.nothing does not exist .*Create it first"):
-        world.target("shop.nothing").binding()
+        world.as_table("shop.nothing").binding()
 
 
 def test_a_namespace_that_does_not_exist_has_no_table(world):
     with pytest.raises(TableMissingError, match=r"nowhere\.nothing"):
-        world.target("nowhere.nothing").binding()
+        world.as_table("nowhere.nothing").binding()
 
 
 @pytest.mark.parametrize("name", ["orders", "", ".orders", "shop.", "shop..orders"])
 def test_a_name_without_a_namespace_is_refused(world, name):
     with pytest.raises(InvalidInputError, match=r"namespace\.table"):
-        world.target(name)
+        world.as_table(name)
 
 
 def test_a_version_1_table_is_refused_with_how_to_upgrade_it(world):
     world.create_table(properties={"format-version": "1"})
     with pytest.raises(UnsupportedTableError, match=r"shop\.orders has format version 1.*upgrade_table_version\(2\)"):
-        world.target().binding()
+        world.as_table().binding()
     with world.table().transaction() as transaction:
         transaction.upgrade_table_version(2)
     append(world, rows(0, 10))
@@ -157,19 +157,19 @@ def test_a_version_3_table_is_refused(world):
     facts = json.loads(metadata.read_text())
     metadata.write_text(json.dumps(facts | {"format-version": 3, "next-row-id": 0}))
     with pytest.raises(UnsupportedTableError, match=r"shop\.orders has format version 3.*Use a v2 table"):
-        world.target().binding()
+        world.as_table().binding()
 
 
 @pytest.mark.parametrize("file_format", ["orc", "avro"])
 def test_a_table_of_other_files_than_parquet_is_refused(world, file_format):
     world.create_table(properties={"write.format.default": file_format})
     with pytest.raises(UnsupportedTableError, match=f"shop.orders wants {file_format} files"):
-        world.target().binding()
+        world.as_table().binding()
 
 
 def test_rows_that_do_not_fit_are_refused_before_any_is_read(world):
     world.create_table()
-    columns = world.target().state(world.target().binding()).columns
+    columns = world.as_table().state(world.as_table().binding()).columns
     with pytest.raises(SchemaMismatchError, match=r"shop\.orders") as refused:
         columns.require_fit(pa.schema([("id", pa.string()), ("extra", pa.int8())]))
     assert "column 'id' is string, the table has int64" in str(refused.value)
@@ -179,21 +179,21 @@ def test_rows_that_do_not_fit_are_refused_before_any_is_read(world):
 
 def test_a_table_that_was_dropped_and_created_anew_is_another_table(world):
     world.create_table()
-    old = header_of(world.target())
+    old = header_of(world.as_table())
     world.catalog.drop_table("shop.orders")
     world.create_table()
     with pytest.raises(TableMissingError, match=r"shop\.orders was dropped and created anew"):
-        writer_of(world.target(), old)
+        writer_of(world.as_table(), old)
 
 
 def test_all_attempts_write_with_the_schema_and_spec_that_were_bound(world):
     world.create_table()
-    bound = header_of(world.target())
+    bound = header_of(world.as_table())
     with world.table().update_schema() as update:
         update.add_column("added", StringType())
     with world.table().update_spec() as update:
         update.add_identity("kind")
-    writer = writer_of(world.target(), bound)
+    writer = writer_of(world.as_table(), bound)
     assert writer.schema.names == ["id", "value", "kind", "at"]
     written = writer.write(rows(0, 10).to_batches(), "ckpt-x")
     commit(world, [written])
@@ -262,8 +262,8 @@ def test_a_staged_file_that_is_gone_or_cut_is_named_before_a_commit(world, damag
     else:
         path.unlink()
     with pytest.raises(StagedFileMissingError, match=f"1 of 4 staged files of shop.orders are gone or damaged, for instance {uri}"):
-        require_files([sealed_of(world.target(), [written, other])], world.target())
-    require_files([sealed_of(world.target(), [other])], world.target())
+        require_files([sealed_of(world.as_table(), [written, other])], world.as_table())
+    require_files([sealed_of(world.as_table(), [other])], world.as_table())
 
 
 def test_the_bounds_of_partitions_travel_with_the_manifest(world):

@@ -25,7 +25,7 @@ def world(tmp_path):
 
 
 def commit(world, attempt):
-    (settled,) = groups.commit([attempt.checkpoint], world.target())
+    (settled,) = groups.commit([attempt.checkpoint], world.as_table())
     return settled
 
 

@@ -31,7 +31,7 @@ from airflow_ckpt_provider.scan.lance import name_of
 from airflow_ckpt_provider.tables.fit import Conform
 from airflow_ckpt_provider.tables.lance import writer as writing
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragment, StagedFragments, metadata_of
-from airflow_ckpt_provider.tables.lance.table import LanceTarget
+from airflow_ckpt_provider.tables.lance.table import DatasetTable
 from airflow_ckpt_provider.tables.writer import Written
 
 VERSIONS = ["2.1", "2.2", "2.3"]
@@ -54,7 +54,7 @@ def uri(tmp_path):
 
 def write(uri, *splits, rows_per_batch=None):
     """Write each of ``splits``; nothing is committed."""
-    target = LanceTarget(uri)
+    target = DatasetTable(uri)
     header = msgspec.structs.replace(HEADER, table=target.binding())
     writer = writer_of(target, header)
     return [writer.write(split.to_batches(rows_per_batch), f"ckpt-{next(_numbers):06d}") for split in splits]
@@ -62,7 +62,7 @@ def write(uri, *splits, rows_per_batch=None):
 
 def commit(uri, written, mode="append"):
     """Land written splits in one version; the dataset."""
-    land(LanceTarget(uri), written, mode)
+    land(DatasetTable(uri), written, mode)
     return lance.dataset(uri)
 
 
@@ -129,7 +129,7 @@ def test_a_column_that_a_file_has_elsewhere_than_expected_is_refused(uri, monkey
     lance.write_dataset(pa.Table.from_pylist([{"n": 1, "p": {"x": 1, "y": 0.5}}], schema=schema), uri)
     monkeypatch.setattr("airflow_ckpt_provider.tables.lance.schema._PACKED", ())
     with pytest.raises(UnsupportedTableError, match=r"column 'p' is struct.*takes 1 columns of a file, where 2 are known"):
-        LanceTarget(uri).validate("append", {})
+        DatasetTable(uri).validate("append", {})
 
 
 def test_the_name_of_a_data_file_is_the_one_that_lance_says(tmp_path):
@@ -234,7 +234,7 @@ BLOBS = {
 @pytest.mark.parametrize(("field", "version", "named"), BLOBS.values(), ids=BLOBS)
 def test_a_dataset_is_not_created_with_blobs_that_would_be_unreadable(uri, field, version, named):
     with pytest.raises(SchemaMismatchError, match=rf"column {named} is a blob, which is not supported.*{version}"):
-        LanceTarget(uri).creation(pa.schema([("id", pa.int64()), field]), {"storage_version": version})
+        DatasetTable(uri).creation(pa.schema([("id", pa.int64()), field]), {"storage_version": version})
     assert not os.path.exists(uri)
 
 
@@ -245,7 +245,7 @@ def test_a_dataset_with_blobs_that_would_be_unreadable_is_refused_before_anythin
     lance.write_dataset(data, uri, data_storage_version=version)
     before = names_below_data(uri)
     with pytest.raises(UnsupportedTableError, match=rf"column 'b' is a blob, which is not supported.*{version}"):
-        LanceTarget(uri).validate(mode, parameters)
+        DatasetTable(uri).validate(mode, parameters)
     assert names_below_data(uri) == before
 
 
@@ -262,19 +262,19 @@ REFUSED = {
 @pytest.mark.parametrize(("kind", "version", "message"), REFUSED.values(), ids=REFUSED)
 def test_a_type_that_lance_does_not_have_is_refused_with_its_column(uri, kind, version, message):
     with pytest.raises(SchemaMismatchError, match=rf"(?s)storage version {version}.*{message}"):
-        LanceTarget(uri).creation(pa.schema([("id", pa.int64()), ("c", kind)]), {"storage_version": version})
+        DatasetTable(uri).creation(pa.schema([("id", pa.int64()), ("c", kind)]), {"storage_version": version})
 
 
 @pytest.mark.parametrize("version", ["2.0", "0.1", "legacy", "stable", "9.9", ""])
 def test_a_storage_version_that_cannot_be_written_is_refused(uri, version):
     with pytest.raises(InvalidInputError, match=r"the versions are 2\.1, 2\.2, 2\.3|'' is not a text"):
-        LanceTarget(uri).validate("create", {"storage_version": version})
+        DatasetTable(uri).validate("create", {"storage_version": version})
 
 
 def test_a_dataset_of_an_older_storage_version_is_refused(uri):
     lance.write_dataset(pa.table({"id": [1]}), uri, data_storage_version="2.0")
     with pytest.raises(UnsupportedTableError, match=r"storage version 2\.0"):
-        LanceTarget(uri).validate("append", {})
+        DatasetTable(uri).validate("append", {})
 
 
 # -- rows that do not fit --------------------------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ def test_a_write_that_fails_half_way_leaves_no_file(uri, monkeypatch, file_rows)
     monkeypatch.setattr(writing, "FILE_ROWS", file_rows)
     lance.write_dataset(numbered(1), uri)
     theirs = names_below_data(uri)
-    target = LanceTarget(uri)
+    target = DatasetTable(uri)
     writer = writer_of(target, msgspec.structs.replace(HEADER, table=target.binding()))
 
     def breaks():
@@ -397,7 +397,7 @@ def test_a_write_that_fails_half_way_leaves_no_file(uri, monkeypatch, file_rows)
 
 @pytest.mark.parametrize("rows_before", [0, 50], ids=["at once", "after a batch"])
 def test_of_a_write_that_fails_before_there_is_a_dataset_what_failed_is_told(uri, rows_before):
-    target = LanceTarget(uri)
+    target = DatasetTable(uri)
     header = msgspec.structs.replace(HEADER, mode="create", table=target.creation(numbered(1).schema, {}))
 
     def breaks():
@@ -413,7 +413,7 @@ def test_a_split_that_lost_the_race_is_removed_and_nothing_else(uri):
     lance.write_dataset(numbered(1), uri)
     theirs = names_below_data(uri)
     kept, lost = write(uri, numbered(10), numbered(10))
-    target = LanceTarget(uri)
+    target = DatasetTable(uri)
     writer_of(target, msgspec.structs.replace(HEADER, table=target.binding())).remove(lost)
     assert names_below_data(uri) == sorted([*theirs, *(file.path.rpartition("/")[2] for file in kept.files)])
 
@@ -426,10 +426,10 @@ from support.samples import HEADER
 from airflow_ckpt_provider.scan.lance import name_of
 from airflow_ckpt_provider.tables.fit import Conform
 from airflow_ckpt_provider.tables.lance import writer as writing
-from airflow_ckpt_provider.tables.lance.table import LanceTarget
+from airflow_ckpt_provider.tables.lance.table import DatasetTable
 
 _, uri, columns, batches, stem, hangs = sys.argv
-target = LanceTarget(uri)
+target = DatasetTable(uri)
 writer = writer_of(target, msgspec.structs.replace(HEADER, table=target.binding()))
 
 

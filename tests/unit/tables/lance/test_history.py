@@ -18,7 +18,7 @@ def test_a_compaction_that_takes_an_index_along_hides_no_commit(tmp_path, when):
     attempt = world.stage()
     if when == "before":
         world.foreign_append()
-        base = world.target().state(attempt.checkpoint.header.table)
+        base = world.as_table().state(attempt.checkpoint.header.table)
         world.dataset.optimize.compact_files()
         (settled,) = world.commit(attempt)
         assert settled.commit.snapshot_id > base.horizon
@@ -29,8 +29,8 @@ def test_a_compaction_that_takes_an_index_along_hides_no_commit(tmp_path, when):
     assert len(ids) == len(set(ids))
     # Nothing but the versions is asked here.
     group, headers = bound_group(attempt.checkpoint), [attempt.checkpoint.header]
-    assert world.target().state(headers[0].table).find(group, headers) is not None
-    commits.verify(attempt.checkpoint, attempt.checkpoint.committed(), world.target())
+    assert world.as_table().state(headers[0].table).find(group, headers) is not None
+    commits.verify(attempt.checkpoint, attempt.checkpoint.committed(), world.as_table())
     (again,) = world.commit(attempt)
     assert not again.landed_now
     assert world.ids() == ids

@@ -128,7 +128,7 @@ class Backfill:
             before = self.world.dataset.version
             try:
                 attempt = stage_columns(self.world, function=self.compute, rows_per_split=5, **changes)
-                groups.commit([attempt.checkpoint], self.world.target())
+                groups.commit([attempt.checkpoint], self.world.as_table())
                 break
             except TableMovedError as moved:
                 if "restart" in str(moved):
@@ -209,7 +209,7 @@ def test_rows_that_a_restore_brings_back_are_missed(tmp_path, history):
     for do, what in history:
         getattr(backfill, do)(what)
     with pytest.raises(TableMovedError, match=r"are back, and have no values.*restart"):
-        groups.commit([backfill.stage().checkpoint], backfill.world.target())
+        groups.commit([backfill.stage().checkpoint], backfill.world.as_table())
     backfill.finish()
 
 

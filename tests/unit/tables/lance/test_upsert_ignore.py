@@ -14,7 +14,7 @@ from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 from airflow_ckpt_provider.exceptions import DuplicateKeyError, InvalidInputError, StagedFileMissingError, TableMovedError
 from airflow_ckpt_provider.tables.keys import key_batches
 from airflow_ckpt_provider.tables.lance import scan, writer
-from airflow_ckpt_provider.tables.lance.table import LanceTarget
+from airflow_ckpt_provider.tables.lance.table import DatasetTable
 from airflow_ckpt_provider.tables.lance.upsert import sidecar
 from airflow_ckpt_provider.tables.lance.upsert.source import KEPT
 
@@ -209,14 +209,14 @@ def test_a_split_that_lost_the_race_removes_what_it_wrote_and_nothing_of_the_sou
     files = [people([0, 50], "half"), people([1, 2] if when == UPDATE_ONLY else [60, 61], "whole")]
     attempt = place.attempt("first", files, when=when)
     assert place.stage_losing(attempt) == 4
-    require_files([SealedWrite(attempt.checkpoint)], LanceTarget(place.uri))
+    require_files([SealedWrite(attempt.checkpoint)], DatasetTable(place.uri))
     place.commit(attempt)
     new = {0: "half", 50: "half"} | dict.fromkeys([1, 2] if when == UPDATE_ONLY else [60, 61], "whole")
     assert place.notes() == after(dict.fromkeys(range(5), "old"), new, when)
 
 
 def data_files(place, write):
-    return LanceTarget(place.uri).state(write.header.table).storage.data_files([write])
+    return DatasetTable(place.uri).state(write.header.table).storage.data_files([write])
 
 
 @BOTH
@@ -227,10 +227,10 @@ def test_a_staged_file_that_is_gone_is_noticed_if_it_was_to_land(place, when):
     (lands,) = data_files(place, landing)
     (left_out,) = {path.name for path in there.glob("*-source-*")} - {lands.path}
     (there / left_out).unlink()
-    require_files([landing], LanceTarget(place.uri))
+    require_files([landing], DatasetTable(place.uri))
     (there / lands.path).unlink()
     with pytest.raises(StagedFileMissingError, match=lands.path):
-        require_files([landing], LanceTarget(place.uri))
+        require_files([landing], DatasetTable(place.uri))
 
 
 # -- on_rerun="replace" -------------------------------------------------------------------------------------------------------

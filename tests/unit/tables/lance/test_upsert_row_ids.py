@@ -24,7 +24,7 @@ from airflow_ckpt_provider.tables.lance.deletions import write_deletions
 from airflow_ckpt_provider.tables.lance.files import DatasetFiles
 from airflow_ckpt_provider.tables.lance.modes.upsert import Upsert
 from airflow_ckpt_provider.tables.lance.operations import carrying
-from airflow_ckpt_provider.tables.lance.table import LanceTarget
+from airflow_ckpt_provider.tables.lance.table import DatasetTable
 from airflow_ckpt_provider.tables.lance.upsert import filtering
 from airflow_ckpt_provider.tables.lance.upsert.source import KEPT
 from airflow_ckpt_provider.write import groups
@@ -230,7 +230,7 @@ def test_indexes_that_were_made_before_answer_right_whatever_follows(place, late
 # -- what others do between the look at the dataset and the commit ------------------------------------------------------------
 
 
-class Interrupted(LanceTarget):
+class Interrupted(DatasetTable):
     """Somebody does something after the dataset was loaded for the commit."""
 
     def __init__(self, place, *steps):
@@ -506,7 +506,7 @@ def test_a_split_that_lost_the_race_removes_what_it_wrote_and_nothing_of_the_sou
     before = rows_of(place.dataset())
     attempt = place.attempt("first", [people([0, 50], "half"), people([1, 2], "whole"), people([60], "whole")])
     assert place.stage_losing(attempt) == 1 + 1 + 2 * 3
-    require_files([SealedWrite(attempt.checkpoint)], LanceTarget(place.uri))
+    require_files([SealedWrite(attempt.checkpoint)], DatasetTable(place.uri))
     place.commit(attempt)
     assert_kept(place, before, {0, 1, 2}, {50, 60})
 
@@ -525,7 +525,7 @@ def test_a_clean_up_leaves_what_is_needed_to_replace_it_and_no_row_ids(place):
     _, attempt = staged(place)
     place.commit(attempt)
     checkpoint = attempt.checkpoint
-    target = LanceTarget(place.uri)
+    target = DatasetTable(place.uri)
     files = target.orphans(StagedWrite(checkpoint), SealedWrite(checkpoint), target.written(checkpoint.header.table))
     assert all(isinstance(file, StagedFile) for file in files)
     target.remove(checkpoint.header.table, files)

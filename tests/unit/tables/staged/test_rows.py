@@ -55,7 +55,7 @@ def test_a_clean_up_takes_what_killed_attempts_have_left_and_nothing_that_landed
     left = world.place / "data" / f"{killed.checkpoint.paths.file_stem('0', f'{attempt}.7')}.parquet"
     left.write_bytes(b"not finished")
     world.commit(world.stage())
-    (cleaned,) = clean(killed.checkpoint, lambda _: world.target())
+    (cleaned,) = clean(killed.checkpoint, lambda _: world.as_table())
     assert (cleaned.files, cleaned.left) == (1, "")
     assert not left.exists()
     assert (world.place / "data" / "ckpt-0123-g1-s0-other.0.parquet").exists()
@@ -65,7 +65,7 @@ def test_a_clean_up_takes_what_killed_attempts_have_left_and_nothing_that_landed
 def test_what_others_write_there_is_refused_by_name(world):
     (world.place / "table.json").write_text("{}")
     with pytest.raises(CorruptObjectError, match=r"rows/table\.json was altered and cannot be read"):
-        world.target().binding()
+        world.as_table().binding()
 
 
 def test_what_rows_that_are_only_added_cannot_do_is_refused_before_anything_is_read(world):
@@ -78,6 +78,6 @@ def test_what_rows_that_are_only_added_cannot_do_is_refused_before_anything_is_r
 
 def test_a_folder_keeps_the_columns_that_it_was_made_with(tmp_path):
     place = StagedRows(tmp_path)
-    made = place.target().make(rows(0, 0).schema)
-    again = place.target().make(pa.schema([("other", pa.int8())]))
-    assert again == made == RowsFolder(place.target().identifier).table()
+    made = place.as_table().make(rows(0, 0).schema)
+    again = place.as_table().make(pa.schema([("other", pa.int8())]))
+    assert again == made == RowsFolder(place.as_table().identifier).table()
