@@ -65,7 +65,7 @@ MATRIX: dict[str, tuple[dict[str, str], list[str]]] = {
     "program": ({"PROGRAM_EFFECTS": "1"}, ["tests/protocol/crash/test_spark.py"]),
     "upserts": ({"UPSERT_EXAMPLES": "300"}, ["tests/unit/tables/iceberg/test_upsert_model.py"]),
     "lance-moves": ({"ROUNDS": "400"}, ["tests/unit/tables/lance/test_moves.py"]),
-    "lance-line": ({"ROUNDS": "1"}, ["tests/protocol/races/test_lance_line.py"]),
+    "lance-lineage": ({"ROUNDS": "1"}, ["tests/protocol/races/test_lance_lineage.py"]),
     "lance-races": ({"ROUNDS": "40"}, ["tests/protocol/races/test_lance.py"]),
     "lance-load": ({"ROUNDS": "20"}, ["tests/protocol/races/test_lance_mixed_load.py"]),
     "lance-on-s3": ({"CRASH_ALL_ON_S3": "1"}, ["tests/protocol/crash/test_lance.py"]),

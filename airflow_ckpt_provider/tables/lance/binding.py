@@ -19,7 +19,7 @@ from airflow_ckpt_provider.scan.lance import dataset_uri, made_at, open_dataset
 from airflow_ckpt_provider.tables.format import MAIN
 from airflow_ckpt_provider.tables.lance.evolution import changes, unaddable
 from airflow_ckpt_provider.tables.lance.files import DatasetFiles
-from airflow_ckpt_provider.tables.lance.line import is_in_line, latest_version
+from airflow_ckpt_provider.tables.lance.lineage import is_in_lineage, latest_version
 from airflow_ckpt_provider.tables.lance.looks import ListedMeanwhileError, looks_again
 from airflow_ckpt_provider.tables.lance.schema import (
     LEAVES_ONLY,
@@ -172,7 +172,7 @@ class NamedDataset:
         except OSError:
             return True
         made = first is not None and (first.transaction_properties or {}).get(MADE_BY) == binding.uuid
-        return made and is_in_line(1, dataset) is not False
+        return made and is_in_lineage(1, dataset) is not False
 
     def recognised(self, dataset: LanceDataset, binding: TableBinding) -> bool | None:
         """Whether this is the dataset that was bound; None if the version that could tell was cleaned up."""
@@ -189,7 +189,7 @@ class NamedDataset:
         if made_at(then).isoformat() == str(bound.get("committed_at")):
             return True
         # The number may have been given again, below the latest version, once the version that was bound was cleaned up.
-        return False if is_in_line(then.version, dataset) else None
+        return False if is_in_lineage(then.version, dataset) else None
 
     def missing(self, binding: TableBinding) -> TableMissingError:
         bound: Any = binding.base or {}

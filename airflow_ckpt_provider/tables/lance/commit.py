@@ -2,7 +2,7 @@
 
 No operation is one that Lance could rebase over another of ours; see ``operations``. Why it lands once: a commit succeeds only if
 no other commit of ours came after the version that was searched; and one that Lance accepted below the latest version counts as
-none; see ``line``.
+none; see ``lineage``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from airflow_ckpt_provider.exceptions import HistoryExpiredError, RetryableError, RowCountError
 from airflow_ckpt_provider.scan.lance import made_at, name_of
 from airflow_ckpt_provider.tables.lance.keys import transaction_id
-from airflow_ckpt_provider.tables.lance.line import latest_version, leads_to
+from airflow_ckpt_provider.tables.lance.lineage import latest_version, leads_to
 from airflow_ckpt_provider.tables.state import Landed
 from airflow_ckpt_provider.tables.summary import summary_of
 
@@ -51,7 +51,7 @@ class VersionChange(NamedTuple):
     storage_version: str | None
 
     def swap(self) -> Landed:
-        """Commit the operation, and look whether what it made is in the line of the latest version."""
+        """Commit the operation, and look whether what it made is in the lineage of the latest version."""
         from lance import LanceDataset
         from lance.dataset import Transaction
 
@@ -73,7 +73,7 @@ class VersionChange(NamedTuple):
             storage_options=files.storage_options,
             enable_stable_row_ids=True if dataset is None and self.stable_row_ids else None,
         )
-        self._require_in_line(made)
+        self._require_in_lineage(made)
         landed = self._verified(made)
         if dataset is None and self.storage_version != made.data_storage_version:
             # Lance takes the storage version of a new dataset from its files, and chooses one if there are none.
@@ -83,8 +83,8 @@ class VersionChange(NamedTuple):
             )  # fmt: skip
         return landed
 
-    def _require_in_line(self, made: LanceDataset) -> None:
-        """Check that the version is in the line of the latest one.
+    def _require_in_lineage(self, made: LanceDataset) -> None:
+        """Check that the version is in the lineage of the latest one.
 
         :raises RetryableError: if it is not, so that the commit has to be tried again.
         :raises HistoryExpiredError: if that cannot be told.

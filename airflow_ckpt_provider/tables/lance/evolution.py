@@ -44,7 +44,7 @@ def evolve(load: Callable[[], LanceDataset], name: str, rows: pa.Schema) -> list
             )
         dataset.add_columns(new)
         if not set(new.names) <= set(load().schema.names):
-            # Made below the latest version; see ``line``. Or others have dropped it again.
+            # Made below the latest version; see ``lineage``. Or others have dropped it again.
             raise CommitConflictError(f"{', '.join(new.names)} were added and are not there")
         return [f"column {field.name!r} added as {field.type}" for field in new]
 

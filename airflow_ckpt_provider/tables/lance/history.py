@@ -2,7 +2,8 @@
 
 The commit's name stands in the properties of the transaction that made a version. Versions are searched from the one on that the
 commit was begun at; where one of them was cleaned up, Lance's own ``get_transactions`` stops in silence, which would read as "not
-committed", and ``delta`` raises. A version that carries the name counts only if it is in the line of the latest one: see ``line``.
+committed", and ``delta`` raises. A version that carries the name counts only if it is in the lineage of the latest one: see
+``lineage``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import HistoryExpiredError, RolledBackError, TableMissingError
 from airflow_ckpt_provider.scan.lance import MOVES_NO_ROW, made_at, transaction_of
-from airflow_ckpt_provider.tables.lance.line import all_are_there, is_in_line, latest_version
+from airflow_ckpt_provider.tables.lance.lineage import all_exist, is_in_lineage, latest_version
 from airflow_ckpt_provider.tables.lance.looks import ListedMeanwhileError
 from airflow_ckpt_provider.tables.state import Landed
 from airflow_ckpt_provider.tables.summary import GROUP, IDENTITY, keys_of, require_ours
@@ -105,7 +106,7 @@ def operations_since(dataset: LanceDataset, version: int) -> list[str] | None:
         made = [transaction_of(dataset, number) for number in numbers]
     except (OSError, ValueError):
         return None
-    if not all_are_there(dataset, version) and not all(is_in_line(number, dataset) for number in numbers):
+    if not all_exist(dataset, version) and not all(is_in_lineage(number, dataset) for number in numbers):
         # One of these was made below the latest, and what made the one that had its number is gone.
         return None
     return None if None in made else [type(transaction.operation).__name__ for transaction in made]
@@ -157,11 +158,11 @@ def _landed(dataset: LanceDataset, begin: int, end: int, search: Search) -> Land
 
 
 def _leads_on(dataset: LanceDataset, version: int, search: Search) -> bool:
-    """Whether a version is in the line of the latest one.
+    """Whether a version is in the lineage of the latest one.
 
     :raises HistoryExpiredError: if that cannot be told.
     """
-    told = is_in_line(version, dataset)
+    told = is_in_lineage(version, dataset)
     if told is None:
         raise HistoryExpiredError(
             f"It cannot be told whether {search.keys} is in {dataset.uri}: a commit of it made version {version}, when others made "

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.layout import author_of
 from airflow_ckpt_provider.scan.lance import name_of, transaction_of
-from airflow_ckpt_provider.tables.lance.line import is_in_line
+from airflow_ckpt_provider.tables.lance.lineage import is_in_lineage
 from airflow_ckpt_provider.tables.summary import IDENTITY, not_ours, traces_in
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def require_unknown(
     for version, identity in _committed(files, dataset, keys, since):
         unknown = [trace for trace in traces_in(identity) if trace.key in keys and trace not in known]
         # One of ours that Lance made below the latest version was never part of the dataset, and is landed again.
-        if unknown and is_in_line(version, dataset) is not False and _is_shown(dataset, version):
+        if unknown and is_in_lineage(version, dataset) is not False and _is_shown(dataset, version):
             raise not_ours(f"the key {keys[unknown[0].key]!r}", f"version {version}", dataset.uri)
 
 

@@ -10,7 +10,7 @@ then has both of two racers land. So no operation here is one that Lance could r
 - ``Overwrite`` is tried without retries, which makes it fail if there is a version after the one that it was built on. So is
   whatever also says how far a source was read.
 
-That is no proof that the version is read by anybody: see ``line``.
+That is no proof that the version is read by anybody: see ``lineage``.
 """
 
 from __future__ import annotations

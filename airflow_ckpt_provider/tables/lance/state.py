@@ -13,7 +13,7 @@ from airflow_ckpt_provider.tables.lance.facts import writer_facts
 from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import Search, find, may_bring_back
 from airflow_ckpt_provider.tables.lance.keys import require_unknown, require_unseen
-from airflow_ckpt_provider.tables.lance.line import all_are_there
+from airflow_ckpt_provider.tables.lance.lineage import all_exist
 from airflow_ckpt_provider.tables.lance.looks import goes_stale
 from airflow_ckpt_provider.tables.lance.memory import remember, require_unremembered
 from airflow_ckpt_provider.tables.lance.modes import MODES
@@ -109,7 +109,7 @@ class LanceState:
             since = 0
         keys = {key_trace(header.key): header.key for header in headers}
         require_unknown(self.named.files, dataset, keys, known, since)
-        if not since or not all_are_there(dataset, since):
+        if not since or not all_exist(dataset, since):
             require_unremembered(self.named.files, dataset, keys, known)
         for header in headers if not since_bound else ():
             if trace_of(header) not in known:

@@ -102,7 +102,7 @@ class Write:
 
 
 class State(NamedTuple):
-    """A table at one moment: its rows, and the checkpoints in its line."""
+    """A table at one moment: its rows, and the checkpoints in its lineage."""
 
     rows: Found
     landed: frozenset[Stage] = frozenset()
@@ -320,7 +320,7 @@ class ForeignHands(RuleBasedStateMachine):
         else:
             if attempt.commit is not None:
                 stage = _named(attempt.checkpoint)
-                assert stage in self.state.landed, f"the stage of {write.key} reports a commit that is not in the table's line"
+                assert stage in self.state.landed, f"the stage of {write.key} reports a commit that is not in the table's lineage"
         for stage in self._stages():
             if stage.key == write.key and stage not in self.rows_of and self._is_planned(stage):
                 self.rows_of[stage] = self._planned(write)
@@ -377,7 +377,7 @@ class ForeignHands(RuleBasedStateMachine):
             others = [one for one in self.state.landed if one.key == write.key and one != newest]
             assert newest is not None
             assert newest in self.state.landed, f"the commit of {write.key} is green, and its rows are not there"
-            assert not others, f"the commit of {write.key} is green, and other rows of the key are in the table's line: {others}"
+            assert not others, f"the commit of {write.key} is green, and other rows of the key are in the table's lineage: {others}"
             self.place.require_sound()
         elif not isinstance(error, KilledError):
             _require_cause(error)
@@ -453,7 +453,7 @@ class ForeignHands(RuleBasedStateMachine):
         return next((one for one in self.state.landed if (one.key, one.generation) == (stage.key, number)), None)
 
     def _landed(self, stage: Stage) -> frozenset[Stage]:
-        """Note what a checkpoint that lands inserts; the checkpoints in the table's line once it has."""
+        """Note what a checkpoint that lands inserts; the checkpoints in the table's lineage once it has."""
         taken = {row_id for row_id, _ in self._base(stage)} if self._mode(stage) == "upsert" else set()
         new = () if self._mode(stage) == "add_columns" else self.rows_of[stage]
         self.own[stage] = Counter((row.id, row.value) for row in new if row.id not in taken)

@@ -168,7 +168,7 @@ def below(world, monkeypatch, attempt, work):
 
     with monkeypatch.context() as patched:
         made = at_the_commit(patched, work)
-        patched.setattr(VersionChange, "_require_in_line", killed)
+        patched.setattr(VersionChange, "_require_in_lineage", killed)
         with pytest.raises(KilledError):
             world.commit(attempt)
     return made[0]

@@ -1,4 +1,4 @@
-"""Whether a version is in the line that leads to the latest one, or stands below it and was never part of the dataset (I14).
+"""Whether a version is in the lineage that leads to the latest one, or stands below it and was never part of the dataset (I14).
 
 Lance gives a commit the next number that no version has *now*. Where other writers make versions and clean up the oldest of them
 between the look of a commit and the commit, that number is free again, and the commit succeeds below the latest version: nobody
@@ -62,8 +62,8 @@ def latest_version(dataset: LanceDataset) -> int:
     return max(dataset.latest_version, dataset.latest_version)
 
 
-def is_in_line(number: int, latest: LanceDataset) -> bool | None:
-    """Whether a version is in the line of the latest one, or is that itself.
+def is_in_lineage(number: int, latest: LanceDataset) -> bool | None:
+    """Whether a version is in the lineage of the latest one, or is that itself.
 
     :returns: None if that cannot be told.
     """
@@ -80,13 +80,13 @@ def is_in_line(number: int, latest: LanceDataset) -> bool | None:
 
 
 def leads_to(version: LanceDataset, latest: LanceDataset, names: AbstractSet[str]) -> bool | None:
-    """Whether a version, which may have been cleaned up since, is in the line of a later one.
+    """Whether a version, which may have been cleaned up since, is in the lineage of a later one.
 
     :param names: names of data files that it brought along.
     :returns: None if that cannot be told.
     """
     told = _by_the_next(version, latest, names)
-    if told is None and (_is_shown_later(version, latest, names) or all_are_there(latest, version.version - 1)):
+    if told is None and (_is_shown_later(version, latest, names) or all_exist(latest, version.version - 1)):
         return True
     return told
 
@@ -172,7 +172,7 @@ def _columns_follow(version: LanceDataset, after: LanceDataset, operation: str) 
     return operation in _CHANGE_METADATA or _marks(version) == _marks(after)
 
 
-def all_are_there(latest: LanceDataset, number: int) -> bool:
+def all_exist(latest: LanceDataset, number: int) -> bool:
     """Whether a version and all after it are there as they were made: a clean-up takes the oldest first, unless one is tagged."""
     if number == 0:
         # Before it there was no dataset.
