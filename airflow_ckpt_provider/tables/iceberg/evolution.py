@@ -13,8 +13,8 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.documents import fingerprint
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import SchemaMismatchError, TableMissingError
+from airflow_ckpt_provider.tables.evolution import evolved
 from airflow_ckpt_provider.tables.fit import differences
-from airflow_ckpt_provider.tables.growth import grow
 from airflow_ckpt_provider.tables.iceberg.clock import require_clock
 from airflow_ckpt_provider.tables.iceberg.creation import creatable
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
@@ -48,15 +48,15 @@ def evolve(load: Callable[[], Table], name: str, rows: pa.Schema) -> list[str]:
         before = table.schema()
         if not _misfits(rows, before):
             return []
-        grown = _grown(table, name, rows)
+        update = _update_for(table, name, rows)
         require_clock(table)
-        grown.commit()
+        update.commit()
         return _changes(before, load().schema())
 
-    return grow(swap, CommitFailedException, name)
+    return evolved(swap, CommitFailedException, name)
 
 
-def _grown(table: Table, name: str, rows: pa.Schema) -> UpdateSchema:
+def _update_for(table: Table, name: str, rows: pa.Schema) -> UpdateSchema:
     import pyarrow as pa
     from pyiceberg.exceptions import ValidationError
 
@@ -66,9 +66,9 @@ def _grown(table: Table, name: str, rows: pa.Schema) -> UpdateSchema:
         # Only what does not fit: for the rest, the union would loosen what is required.
         wanted = [_beside(field, columns) for field in rows if _misfits(pa.schema([field]), table.schema(), alone=True)]
         update.union_by_name(pa.schema(wanted))
-        grown = update._apply()  # noqa: SLF001 - to look before anything is committed
-        require_columns(grown, name)
-        lines = _misfits(rows, grown)
+        schema = update._apply()  # noqa: SLF001 - to look before anything is committed
+        require_columns(schema, name)
+        lines = _misfits(rows, schema)
     except (TypeError, ValueError, ValidationError) as error:
         lines = [*_misfits(rows, table.schema()), str(error)]
     if lines:

@@ -1,4 +1,4 @@
-"""Overwriting the rows that match a filter: new rows have to match it, and boundary files keep the rows that do not.
+"""Overwriting the rows that match a filter: new rows have to match it, and boundary files hold on to the rows that do not.
 
 A row matches if the filter is true for it. One for which it is unknown, because a column is null, does not match and is kept:
 so what is kept is never read through the negated filter, which is unknown for that row as well.

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.exceptions import SchemaMismatchError
+from airflow_ckpt_provider.tables.evolution import evolved
 from airflow_ckpt_provider.tables.fit import differences
-from airflow_ckpt_provider.tables.growth import grow
 from airflow_ckpt_provider.tables.lance.schema import RESERVED, facts_of, unwritable
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def evolve(load: Callable[[], LanceDataset], name: str, rows: pa.Schema) -> list
         return [f"column {field.name!r} added as {field.type}" for field in new]
 
     # Whatever Lance says, conflicts included: what was loaded may be cleaned up by now.
-    return grow(swap, OSError, name)
+    return evolved(swap, OSError, name)
 
 
 def optional(field: pa.Field) -> pa.Field:

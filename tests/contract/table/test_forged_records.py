@@ -188,15 +188,15 @@ def test_a_rewritten_file_is_the_one_that_the_split_was_to_rewrite(iceberg):
     checkpoint = iceberg.stage(request).checkpoint
     iceberg.add()
     plan = checkpoint.plan(checkpoint.sealed().round)
-    (keep,) = [split for split in plan.splits if split.task == "keep"]
+    (boundary,) = [split for split in plan.splits if split.task == "boundary"]
     victim = max(
         entry.data_file.file_path
         for manifest in iceberg.table().current_snapshot().manifests(iceberg.table().io)
         for entry in manifest.fetch_manifest_entry(iceberg.table().io)
-        if entry.data_file.file_path != keep.read["path"]
+        if entry.data_file.file_path != boundary.read["path"]
     )
-    (record,) = checkpoint.staged([keep.id])
-    forge_staged(checkpoint, keep.id, replaces=(*record.replaces, victim))
+    (record,) = checkpoint.staged([boundary.id])
+    forge_staged(checkpoint, boundary.id, replaces=(*record.replaces, victim))
     refused(iceberg, checkpoint, "which is not the file that it was to rewrite")
 
 

@@ -194,7 +194,7 @@ def _patch_lance_commits(dataset: ModuleType, effects: Counter) -> None:
     def counted_growth(self: Any, *args: Any, **settings: Any) -> Any:
         if self.uri.startswith("memory://"):
             return add_columns(self, *args, **settings)
-        return effects.around("growth of the table", lambda: add_columns(self, *args, **settings))
+        return effects.around("evolution of the table", lambda: add_columns(self, *args, **settings))
 
     dataset.LanceDataset.add_columns = counted_growth
 

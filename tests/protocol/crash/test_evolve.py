@@ -18,7 +18,7 @@ WRITE = {"wider": True, "evolve_schema": True}
 
 class Iceberg:
     scenario = UNPARTITIONED
-    growth = "commit of the table"
+    evolution = "commit of the table"
 
     @staticmethod
     def rows(world):
@@ -31,7 +31,7 @@ class Iceberg:
 
 class Lance:
     scenario = APPEND
-    growth = "growth of the table"
+    evolution = "evolution of the table"
 
     @staticmethod
     def rows(world):
@@ -70,7 +70,7 @@ def points(kind, start, tmp_path):
     found = Points(start, world, WRITE)
     assert [one["landed_now"] for one in found.run.result] == [True]
     assert_grown_once(kind, world)
-    assert f"before {kind.growth}" in found.run.effects
+    assert f"before {kind.evolution}" in found.run.effects
     return found
 
 

@@ -491,7 +491,7 @@ class Play:
             hashed = IdempotenceKey(write.key).hash
             own = [(path, owner_of(path)) for path in added]
             one.files = {
-                p for p, o in own if (o.key, o.generation) == (hashed, one.number) and not o.split.startswith(("match", "keep"))
+                p for p, o in own if (o.key, o.generation) == (hashed, one.number) and not o.split.startswith(("match", "boundary"))
             }
 
     @staticmethod

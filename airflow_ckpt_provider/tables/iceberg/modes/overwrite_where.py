@@ -90,7 +90,7 @@ class OverwriteWhere(IcebergMode):
         table, expression = self.table, self._filter.expression()
         partial = {file.file_path for file in classify(table, head, expression).partial}
         files = (scanned.file for scanned in scan_files(table, head, expression) if scanned.file.path in partial)
-        return {split.id: split for split in (table_split("keep", file) for file in files)}
+        return {split.id: split for split in (table_split("boundary", file) for file in files)}
 
 
 def _table_splits(plan: Plan) -> dict[str, Split]:

@@ -86,7 +86,7 @@ def test_an_index_stays_as_it_is(world):
 
 
 def test_it_gives_up_where_others_commit_all_the_time(world, monkeypatch):
-    monkeypatch.setattr("airflow_ckpt_provider.tables.growth.time.sleep", lambda _: None)
+    monkeypatch.setattr("airflow_ckpt_provider.tables.evolution.time.sleep", lambda _: None)
 
     def load():
         """The dataset as it is now, and somebody who is faster."""
