@@ -83,7 +83,7 @@ class Checkpoint:
         numbers = {generation_of(folder) for folder in store.folders(f"{key.hash}/")}
         return sorted(generation for generation in numbers if generation is not None)
 
-    def earlier(self) -> list[Checkpoint]:
+    def earlier_generations(self) -> list[Checkpoint]:
         """All earlier generations of the key, in their order.
 
         :raises CheckpointMissingError: if one is missing, since what became of it is not known then.

@@ -180,7 +180,7 @@ class CheckpointCleanupOperator(BaseOperator):
     def _freed(self, latest: Checkpoint, listings: Listings, not_begun: ReadersToCome, store_conn_id: str) -> Iterator[CleanedKey]:
         """Free what the generations of a key have read, and what that has read, as far as all who read it are done."""
         connections, asked = OwnConnections(checkpoint=store_conn_id), set[Member]()
-        readers = [*latest.earlier(), latest]
+        readers = [*latest.earlier_generations(), latest]
         while readers:
             for read in read_by(readers.pop()):
                 # What a header in the store says is not believed (I15): of a write into a table nothing is freed.

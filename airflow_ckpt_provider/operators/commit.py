@@ -176,11 +176,11 @@ class CheckpointCommitOperator(BaseOperator):
                 f"changed. Pass the stage's output instead of its key, or name branch={header.table.branch!r} here if that is what "
                 "the stage has."
             )
-        again = header.replaces is not None
-        if not again and (self.mode is not None or adds_only([header])):
+        is_replacement = header.replaces is not None
+        if not is_replacement and (self.mode is not None or adds_only([header])):
             return
-        how = "in place of an earlier generation" if again else f"with the mode {header.mode!r}"
-        or_mode = "" if again else f", or name mode={header.mode!r} here if that is what the stage has"
+        how = "in place of an earlier generation" if is_replacement else f"with the mode {header.mode!r}"
+        or_mode = "" if is_replacement else f", or name mode={header.mode!r} here if that is what the stage has"
         raise BindingMismatchError(
             f"The checkpoint of the key {header.key!r} would be committed to {header.table.identifier} {how}, which removes rows. "
             "A key alone does not say so, and the checkpoint store is not believed. Nothing was changed. Pass the stage's output "

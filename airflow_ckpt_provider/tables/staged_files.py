@@ -22,11 +22,11 @@ _DAMAGED = re.compile(r"magic|corrupt|deserialize|invalid user input", re.IGNORE
 #: Files that a message names.
 _SHOWN = 5
 
-#: Looks at files, by their paths; see ``gone_of``.
+#: Looks at files, by their paths; see ``lost_of``.
 Sizes: TypeAlias = "Callable[[Sequence[str]], Sequence[int | None]]"
 
 
-def gone_of(files: Sequence[StagedFile], sizes: Sequence[int | None]) -> list[StagedFile]:
+def lost_of(files: Sequence[StagedFile], sizes: Sequence[int | None]) -> list[StagedFile]:
     """Those of these files that are gone, or have another size.
 
     :param sizes: of the files as they are now; None for one that is not there.
@@ -48,7 +48,7 @@ def reading_staged(files: Sequence[StagedFile], look: Sizes, table: str) -> Iter
     try:
         yield
     except (OSError, ValueError, KeyError) as error:
-        gone = gone_of(files, look([file.path for file in files]))
+        gone = lost_of(files, look([file.path for file in files]))
         if gone:
             raise StagedFileMissingError(
                 f"{len(gone)} of {len(files)} staged files of {table}, which this split reads, are gone or damaged, for instance "

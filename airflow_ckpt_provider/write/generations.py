@@ -68,7 +68,7 @@ class Generations:
         restart = request.restart_token is not None and not self._served(latest, request.restart_token)
         committed = self._landed(latest) if request.on_rerun == "replace" and self._headers.is_same_table(latest) else None
         if restart and committed is None:
-            self._require_heir(latest)
+            self._require_same_replacement(latest)
             self._discard(latest, "restart was asked for")
             return self._create_after(latest)
         wanted = self._headers.wanted(latest)
@@ -84,22 +84,22 @@ class Generations:
             look_at(self._table, latest.header.table, lambda state: state.mode(latest.header).require_replaceable(landed))
             return self._create_after(latest, replaces=latest.header.generation)
         if changes and request.on_change == "restart":
-            self._require_heir(latest)
+            self._require_same_replacement(latest)
             self._discard(latest, "; ".join(changes))
             return self._create_after(latest)
         if not (changes and self._goes_on(latest, wanted)):
             latest.require_binding(wanted)
         self._table.require_creation(latest.header.table, request.parameters)
-        again = self._looks_again(latest)
-        if not again and latest.header.table.creation is not None and bound_group(latest) is None:
+        looks_again = self._looks_again(latest)
+        if not looks_again and latest.header.table.creation is not None and bound_group(latest) is None:
             look_at(self._table, latest.header.table, lambda _: None)
-        return self._create_after(latest) if again else latest
+        return self._create_after(latest) if looks_again else latest
 
     def _after(self, latest: Checkpoint, tombstone: Tombstone) -> Checkpoint:
         """The generation to work on where the newest was given up: the next one, or the same if it was done with."""
         if tombstone.freed and self._stays_freed(latest):
             return latest
-        self._require_heir(latest)
+        self._require_same_replacement(latest)
         self._require_settled(latest)
         return self._create_after(latest)
 
@@ -154,7 +154,7 @@ class Generations:
         except Exception as error:  # noqa: BLE001 - whatever it is, what was written before stands
             _log.warning("What there is to read now could not be compared with what was read for the key %s: %s", latest.key, error)
         if self.news and commit is None:
-            self._require_heir(latest)
+            self._require_same_replacement(latest)
             self._discard(latest, f"it has no rows, and {self.news}")
         return bool(self.news)
 
@@ -205,12 +205,12 @@ class Generations:
         :raises BindingMismatchError: if it does.
         """
         try:
-            earlier = Checkpoint(self._store, header).earlier()
-            known = {trace_of(checkpoint.header) for checkpoint in earlier}
+            earlier_generations = Checkpoint(self._store, header).earlier_generations()
+            known = {trace_of(checkpoint.header) for checkpoint in earlier_generations}
 
             def look(state: TableState) -> None:
                 state.require_unknown([header], known)
-                require_not_landed(header, earlier, state)
+                require_not_landed(header, earlier_generations, state)
 
             look_at(self._table, header.table, look)
         except (BindingMismatchError, RestartRefusedError):
@@ -225,7 +225,7 @@ class Generations:
                 "its files cannot be replaced one for one. Use another idempotence key."
             )
 
-    def _require_heir(self, given_up: Checkpoint) -> None:
+    def _require_same_replacement(self, given_up: Checkpoint) -> None:
         """Refuse to let this request take the place of a replacement that it could not have been.
 
         :param given_up: a generation that is not committed; what it was to replace, the next one is to.
@@ -261,7 +261,7 @@ class Generations:
 
     def _served(self, latest: Checkpoint, token: str) -> bool:
         """Whether this restart opened a generation already; a newer one may belong to somebody else since."""
-        return any(checkpoint.header.restart_token == token for checkpoint in (latest, *latest.earlier()))
+        return any(checkpoint.header.restart_token == token for checkpoint in (latest, *latest.earlier_generations()))
 
     def _discard(self, checkpoint: Checkpoint, why: str) -> None:
         """Give up a generation that did not land. One that landed is not given up: its rows are in the table."""

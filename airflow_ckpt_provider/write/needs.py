@@ -59,10 +59,10 @@ class Replaced:
     def reason(self, candidate: Candidate) -> str | None:
         """The later generation that takes its place, until the records of that one are removed."""
         own = candidate.checkpoint.header.generation
-        heirs = [one.header.generation for one in candidate.later if one.header.replaces == own]
-        if not heirs or candidate.bare.intersection(heirs):
+        replacements = [one.header.generation for one in candidate.later if one.header.replaces == own]
+        if not replacements or candidate.bare.intersection(replacements):
             return None
-        return f"generation {heirs[-1]} takes its place, and needs to know what it has committed"
+        return f"generation {replacements[-1]} takes its place, and needs to know what it has committed"
 
 
 class UnsettledGroup:

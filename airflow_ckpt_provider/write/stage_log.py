@@ -68,9 +68,9 @@ class StageLog:
         total, missing = len(begun.plan.splits), len(begun.missing)
         which = f"Round {begun.number}: " if begun.number > 1 else ""
         self._log.info("%s%d splits planned: %d are staged already, %d to write.", which, total, total - missing, missing)
-        again = sum(file.rows for split in begun.missing for file in files_of(split))
-        if again:
-            self._log.info("%s rows of the input at which the transform failed before run again.", f"{again:,}")
+        rejected = sum(file.rows for split in begun.missing for file in files_of(split))
+        if rejected:
+            self._log.info("%s rows of the input at which the transform failed before run again.", f"{rejected:,}")
         splits, rows = attempt.saved
         if splits:
             self._log.info("Of %d of those to write, %s rows of the input are done. They go on behind them.", splits, f"{rows:,}")

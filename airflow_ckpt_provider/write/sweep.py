@@ -226,14 +226,14 @@ class Sweep:
         files = self._removal.orphans(write, table, write)
         if not self._removal.dry_run:
             checkpoint.compact(write.seal)
-            heir = self._heir(candidate)
-            if heir is not None:
-                return kept(checkpoint, State.COMMITTED, f"generation {heir} was opened a moment ago to take its place")
+            replacement = self._new_replacement(candidate)
+            if replacement is not None:
+                return kept(checkpoint, State.COMMITTED, f"generation {replacement} was opened a moment ago to take its place")
             self._removal.remove_files(table, checkpoint, files)
         key.bare.add(checkpoint.header.generation)
         return self._removal.removed(checkpoint, State.COMMITTED, listed, files)
 
-    def _heir(self, candidate: Candidate) -> int | None:
+    def _new_replacement(self, candidate: Candidate) -> int | None:
         """A generation that is to take the place of this one, and that came after the store was listed."""
         checkpoint = candidate.checkpoint
         known = {checkpoint.header.generation, *(one.header.generation for one in candidate.later)}

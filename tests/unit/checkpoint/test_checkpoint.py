@@ -295,16 +295,16 @@ def test_the_earlier_generations_are_those_that_exist_and_none_may_be_missing(st
     for generation in (1, 2, 4):
         newest = Checkpoint.create(store, replace(HEADER, generation=generation))
     assert Checkpoint.generations(store, KEY) == [1, 2, 4]
-    assert [one.header.generation for one in Checkpoint.at(store, KEY, 2).earlier()] == [1]
+    assert [one.header.generation for one in Checkpoint.at(store, KEY, 2).earlier_generations()] == [1]
     with pytest.raises(CheckpointMissingError, match="generation 3"):
-        newest.earlier()
+        newest.earlier_generations()
 
 
 @pytest.mark.timeout(20)
 def test_a_planted_generation_with_a_huge_number_is_an_error_at_once(store, checkpoint):
     Checkpoint.create(store, replace(HEADER, generation=1_000_000))
     with pytest.raises(CheckpointMissingError, match="generation 2"):
-        Checkpoint.latest(store, KEY).earlier()
+        Checkpoint.latest(store, KEY).earlier_generations()
     obstore.put(store.location.open(), f"{KEY.hash}/g1000000000/header.json", b"{}")
     with pytest.raises(CorruptObjectError, match=r"g1000000000/header\.json"):
         Checkpoint.latest(store, KEY)

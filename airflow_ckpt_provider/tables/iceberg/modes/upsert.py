@@ -95,11 +95,11 @@ class Upsert(IcebergMode):
         reading = write.source_plan
         if any(split.id in lost for split in reading.splits):
             return reread(reading, lost, number)
-        again = restaged(plan, lost, number)
+        next_plan = restaged(plan, lost, number)
         if not lost & _phase(plan, MATCH).keys():
-            return again
+            return next_plan
         # What is inserted depends on all that was matched.
-        return msgspec.structs.replace(again, splits=tuple(split for split in again.splits if split.task != INSERT))
+        return msgspec.structs.replace(next_plan, splits=tuple(split for split in next_plan.splits if split.task != INSERT))
 
     def writer(self, write: StagedWrite) -> Writer:
         """A writer for the splits of all phases."""

@@ -136,7 +136,7 @@ class AddColumns(LanceMode):
 
     @classmethod
     def restaged(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
-        """The plan of a round in which these are staged again, without the joins of their values.
+        """The plan of a round in which these are staged next_plan, without the joins of their values.
 
         :raises StagedFileMissingError: if values are lost whose rows were compacted since: what they were read from may be gone.
         """
@@ -148,10 +148,10 @@ class AddColumns(LanceMode):
                 "computed. Nothing was committed. Compute the columns from the start: "
                 f"{how_to_restart()}."
             )
-        again = restaged(plan, lost, len(write.plans) + 1)
+        next_plan = restaged(plan, lost, len(write.plans) + 1)
         if not any(split.id in lost for split in plan.splits if split.task == READ):
-            return again
-        return msgspec.structs.replace(again, splits=tuple(split for split in again.splits if split.task == READ))
+            return next_plan
+        return msgspec.structs.replace(next_plan, splits=tuple(split for split in next_plan.splits if split.task == READ))
 
     @goes_stale
     def writer(self, write: StagedWrite) -> Writer:
@@ -184,7 +184,7 @@ class AddColumns(LanceMode):
             raise SchemaMismatchError(
                 f"Somebody else added {', '.join(map(repr, taken))} to {write.header.table.identifier} since the key "
                 f"{write.header.key!r} was begun. Nothing was committed, and what is staged stays staged. Drop those columns and "
-                "run the commit again."
+                "run the commit next_plan."
             )
         made = column_files(write.plan, write.staged)
         fields = fields_of(dataset.lance_schema, self.parameters.read_columns)
