@@ -63,10 +63,10 @@ def require_valued(write: SealedWrite, dataset: LanceDataset, live: Mapping[str,
     records = {record.split: record for record in write.staged}
     splits = [split for split in write.plan.splits if split.task == READ]
     reads, moved = by_fragment(splits), moved_in(write.plan)
-    # Of a piece that was moved, every row has a value: the join has looked.
+    # Of a stretch that was moved, every row has a value: the join has looked.
     valued = {
         of: sum(records[split.id].rows for split in reads.get(of, ()))
-        + sum(piece.rows for piece in moved.get(of, ()) if piece.split)
+        + sum(stretch.rows for stretch in moved.get(of, ()) if stretch.split)
         for of in live
         if of in reads or of in moved
     }

@@ -56,7 +56,7 @@ class Upsert(LanceMode):
     def validate(self) -> None:
         """Refuse keys that cannot be keys of this dataset."""
         super().validate()
-        require_keys(self.there.schema, self.parameters.upsert_keys, self.there.uri)
+        require_keys(self.existing.schema, self.parameters.upsert_keys, self.existing.uri)
 
     def first(self, write: StagedWrite, plan: Plan, made: Callable[[], pa.Schema]) -> Plan:
         """The source's plan, with whether rows keep their ids; see ``Mode.first``."""
@@ -66,7 +66,7 @@ class Upsert(LanceMode):
     @goes_stale
     def plan(self, write: StagedWrite) -> Plan:
         """The source's splits; with those that match the dataset as it is now; then those that drop what does not land."""
-        files, dataset = self.named.files, self.there
+        files, dataset = self.named.files, self.existing
         pinned, reads, staged_ids = write.plan, write.source_splits, write.staged_ids()
         if any(split.id not in staged_ids for split in reads):
             return pinned
@@ -92,7 +92,7 @@ class Upsert(LanceMode):
     @goes_stale
     def require_replaceable(self, landed: SealedWrite) -> None:
         """Check that what was inserted is where it was written; rows of it may be deleted or updated since."""
-        ReplacedUpsert.of(landed).require_there(self.named.files, self.there)
+        ReplacedUpsert.of(landed).require_there(self.named.files, self.existing)
 
     @classmethod
     def restaged(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
@@ -126,7 +126,7 @@ class Upsert(LanceMode):
         :raises TableMovedError: if a fragment is another one than those that were matched.
         """
         (write,) = writes
-        files, dataset = self.named.files, self.there
+        files, dataset = self.named.files, self.existing
         if dataset.version != write.plan.base:
             source, replaced = StagedSource.of_plan(write.plan), ReplacedUpsert.of(write.replaced)
             wanted = as_named(_wanted(files, dataset, source, replaced, keeps_ids=_keeps(write.plan)), write.plan)
@@ -157,7 +157,7 @@ class Upsert(LanceMode):
         """Whether rows of this dataset that are updated keep their row ids."""
         return (
             self.parameters.updates
-            and self.there.has_stable_row_ids
+            and self.existing.has_stable_row_ids
             and not has_watermark(plan, replaces=write.header.replaces is not None)
         )
 
