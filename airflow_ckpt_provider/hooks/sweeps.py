@@ -52,9 +52,9 @@ class SweptRecord(TypedDict):
 class SweepTotals(TypedDict):
     """All generations together.
 
-    ``cleaned`` lost records, ``kept`` did not, and ``failed`` of those did not because of an error. ``younger`` are the generations
-    of which something was put since then, ``bare`` those that had nothing to remove; neither was looked into. ``foreign`` objects
-    in the store have names that are none of ours, and were left as they are.
+    ``cleaned`` lost records, ``kept`` did not, and ``failed`` of those did not because of an error. ``younger`` are the
+    generations of which something was put since then, ``without_records`` those that had nothing to remove; neither was looked
+    into. ``foreign`` objects in the store have names that are none of ours, and were left as they are.
     """
 
     cleaned: int
@@ -65,7 +65,7 @@ class SweepTotals(TypedDict):
     kept: int
     failed: int
     younger: int
-    bare: int
+    without_records: int
     foreign: int
 
 
@@ -207,6 +207,6 @@ def _totals(swept: list[SweptGeneration], counts: Counts) -> SweepTotals:
         kept=len(swept) - len(cleaned),
         failed=sum(one.is_error for one in swept),
         younger=counts.younger,
-        bare=counts.bare,
+        without_records=counts.without_records,
         foreign=counts.foreign,
     )

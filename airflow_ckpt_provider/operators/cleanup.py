@@ -203,7 +203,7 @@ class CheckpointCleanupOperator(BaseOperator):
             "kept, %d are younger, %d have nothing to remove. %d objects in the store are none of this provider's.",
             "A sweep would remove" if self.is_dry_run else "Removed", f"{totals['objects']:,}", totals["object_bytes"] / (1 << 20),
             totals["cleaned"], f"{totals['files']:,}", totals["file_bytes"] / (1 << 20), totals["kept"], totals["younger"],
-            totals["bare"], totals["foreign"],
+            totals["without_records"], totals["foreign"],
         )  # fmt: skip
         if totals["failed"] and self.do_xcom_push:
             # Airflow keeps what a task pushes before it fails, but takes no return value.

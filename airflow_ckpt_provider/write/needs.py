@@ -30,14 +30,14 @@ class Candidate:
 
     :param commit: as it is recorded, or as the table shows it.
     :param later: later generations of its key.
-    :param bare: numbers of those of them whose records are removed.
+    :param without_records: numbers of those of them whose records are removed.
     :param settled: groups of which each member is known to be recorded as committed, in the whole sweep.
     """
 
     checkpoint: Checkpoint
     commit: Commit
     later: Sequence[Checkpoint]
-    bare: frozenset[int]
+    without_records: frozenset[int]
     inventory: Inventory
     settled: set[str] = field(default_factory=set)
 
@@ -60,7 +60,7 @@ class Replaced:
         """The later generation that takes its place, until the records of that one are removed."""
         own = candidate.checkpoint.header.generation
         replacements = [one.header.generation for one in candidate.later if one.header.replaces == own]
-        if not replacements or candidate.bare.intersection(replacements):
+        if not replacements or candidate.without_records.intersection(replacements):
             return None
         return f"generation {replacements[-1]} takes its place, and needs to know what it has committed"
 

@@ -84,7 +84,7 @@ def test_what_was_removed_and_what_was_kept_is_returned(world):
     assert totals == {"cleaned": 1, "objects": 5, "object_bytes": first["object_bytes"], "kept": 1, "foreign": 1}
     again = sweep(abandoned="discard")
     assert [one["state"] for one in again["generations"]] == ["discarded"]
-    assert again["totals"]["bare"] == 1
+    assert again["totals"]["without_records"] == 1
 
 
 def test_a_run_that_is_cleared_after_a_sweep_reports_what_it_had_committed_and_starts_no_spark(world, run_dag):
