@@ -147,7 +147,7 @@ class CheckpointCommitOperator(BaseOperator):
         spark_conn_id = self.spark_conn_id or connections[0].spark
         checks = parse_checks(self.checks)
         self.log.info("Committing %d checkpoint(s) to %s, key %s.", len(checkpoints), header.table.identifier, header.key)
-        audit = (lambda sealed: self._check(checks, sealed, table, spark_conn_id)) if checks else None
+        audit = (lambda writes: self._check(checks, writes, table, spark_conn_id)) if checks else None
         settled = groups.commit(checkpoints, table, audit, self._log_check)
         for snapshot_id in dict.fromkeys(member.commit.snapshot_id for member in settled):
             members = [member for member in settled if member.commit.snapshot_id == snapshot_id]
@@ -191,9 +191,9 @@ class CheckpointCommitOperator(BaseOperator):
     def _own(self) -> OwnConnections:
         return OwnConnections.said_by(self)
 
-    def _check(self, checks: Sequence[Check], sealed: Sequence[SealedWrite], table: Table, spark_conn_id: str) -> None:
+    def _check(self, checks: Sequence[Check], writes: Sequence[SealedWrite], table: Table, spark_conn_id: str) -> None:
         """Run the checks over what is about to land."""
-        rows = sum(write.seal.rows for write in sealed)
+        rows = sum(write.seal.rows for write in writes)
         self.log.info("Running %d checks over %s staged rows of %s.", len(checks), f"{rows:,}", table.identifier)
         start = self._start = Starting()
         if self._killed:
@@ -203,9 +203,9 @@ class CheckpointCommitOperator(BaseOperator):
             def session() -> SparkSession:
                 target = spark_target(spark_conn_id, self.spark_conf or {})
                 self.log.info("A check needs Spark. Starting a session on %s.", target.name)
-                return stack.enter_context(spark_session(target, f"checks {sealed[0].header.key}", start))
+                return stack.enter_context(spark_session(target, f"checks {writes[0].header.key}", start))
 
-            self._run = CheckRun(checks, table, sealed, session)
+            self._run = CheckRun(checks, table, writes, session)
             try:
                 if self._killed:
                     self._run.cancel()

@@ -176,11 +176,11 @@ class _Audited:
         """Whether there is anything that looks."""
         return self._audit is not None
 
-    def look(self, sealed: Sequence[SealedWrite]) -> None:
+    def look(self, writes: Sequence[SealedWrite]) -> None:
         """Audit these, unless all of them were."""
-        these = {(Member(key=one.header.key, generation=one.header.generation), one.seal.round) for one in sealed}
+        these = {(Member(key=write.header.key, generation=write.header.generation), write.seal.round) for write in writes}
         if self._audit is not None and not these <= self._seen:
-            self._audit(sealed)
+            self._audit(writes)
             self._seen |= these
 
 

@@ -99,7 +99,7 @@ def require_same_schema(table: Table, header: Header) -> None:
         )
 
 
-def require_unread(table: Table, sealed: Sequence[SealedWrite], removals: Sequence[Removal]) -> None:
+def require_unread(table: Table, writes: Sequence[SealedWrite], removals: Sequence[Removal]) -> None:
     """Refuse to replace rows that were computed from the same table, if that changed where it is replaced since it was read.
 
     Rows that are read from elsewhere replace what is there at the commit. These are made of what was there when they were read:
@@ -107,7 +107,7 @@ def require_unread(table: Table, sealed: Sequence[SealedWrite], removals: Sequen
 
     :raises TableMovedError: naming the commit.
     """
-    for write in sealed if removals else ():
+    for write in writes if removals else ():
         read = PinnedSnapshot.of(write.plan)
         if read is None or read.table_uuid != write.header.table.uuid:
             continue
