@@ -233,7 +233,7 @@ class SealedWrite(StagedWrite):
 
         :raises CorruptObjectError: naming the key.
         """
-        # Only where the table's own work took the place of what was read is it another plan than the sealed one.
+        # Only where table splits took the place of what was read is it another plan than the sealed one.
         has_input = any(split.is_input for split in self.plan.splits) or self.seal.round == 1
         plan = self.plan if has_input else input_plan(self.plans[: self.seal.round])
         records = self.records([split.id for split in plan.splits if split.is_input])

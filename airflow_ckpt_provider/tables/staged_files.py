@@ -1,4 +1,4 @@
-"""Staged files that a split of the table's own reads: what is said if one of them is gone or damaged (I5)."""
+"""Staged files that a table split reads: what is said if one of them is lost (I5)."""
 
 from __future__ import annotations
 

@@ -7,5 +7,5 @@ finds what is missing; ``rounds`` hands that to an engine, whose tasks do the ``
 
 The commit side: ``groups`` lands sealed writes, with those that ``membership`` says belong together; the ``commit_loop`` lands each
 group once, on a state of the table that passes the ``conflict_checks`` and whose ``staged_files`` are all there; ``cleanup``
-removes what attempts have left behind. ``looks`` asks a table that other writers change meanwhile.
+removes orphans. ``looks`` asks a table that other writers change meanwhile.
 """

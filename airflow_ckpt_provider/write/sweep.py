@@ -1,4 +1,4 @@
-"""A sweep: removing, from a whole checkpoint store, the records of writes that are done, and from the tables what those have left.
+"""A sweep: removing, from a whole checkpoint store, the records of writes that are done, and from the tables their orphans.
 
 What a generation is, it says by the objects that it has; how old it is, the store's own clock says (I13). What is young is live. Of
 what is older:

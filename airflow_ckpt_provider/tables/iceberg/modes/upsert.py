@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.iceberg.removals import Removal
     from airflow_ckpt_provider.tables.writer import Writer
 
-#: Tasks of the table's own splits.
+#: Tasks of table splits.
 MATCH, UNIQUE, INSERT = "match", "unique", "insert"
 
 #: Buckets of keys where the size of the source is not known beforehand.

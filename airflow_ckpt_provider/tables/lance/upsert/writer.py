@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.lance.upsert.source import StagedSource
     from airflow_ckpt_provider.tables.lance.writer import WriterFacts
 
-#: Tasks of the table's own splits, besides ``FILTER``.
+#: Tasks of table splits, besides ``FILTER``.
 MATCH, UNIQUE = "match", "unique"
 
 #: Rows of a fragment whose keys are searched at once.
