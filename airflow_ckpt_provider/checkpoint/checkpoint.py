@@ -276,10 +276,10 @@ class Checkpoint:
         recorded = self.committed()
         if recorded is None:
             raise self.store.vanished(self.paths.commit)
-        if (recorded.group, recorded.snapshot_id) != (commit.group, commit.snapshot_id):
+        if (recorded.group, recorded.commit_id) != (commit.group, commit.commit_id):
             raise CorruptObjectError(
-                f"The key {self.key.value!r} is recorded as committed in snapshot {recorded.snapshot_id}, and the table shows "
-                f"snapshot {commit.snapshot_id}. One of the two was restored from elsewhere; nothing was changed."
+                f"The key {self.key.value!r} is recorded as committed in snapshot {recorded.commit_id}, and the table shows "
+                f"snapshot {commit.commit_id}. One of the two was restored from elsewhere; nothing was changed."
             )
         return recorded
 

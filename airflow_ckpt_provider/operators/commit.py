@@ -149,9 +149,9 @@ class CheckpointCommitOperator(BaseOperator):
         self.log.info("Committing %d checkpoint(s) to %s, key %s.", len(checkpoints), header.table.identifier, header.key)
         audit = (lambda writes: self._check(checks, writes, table, spark_conn_id)) if checks else None
         settled = groups.commit(checkpoints, table, audit, self._log_check)
-        for snapshot_id in dict.fromkeys(member.commit.snapshot_id for member in settled):
-            members = [member for member in settled if member.commit.snapshot_id == snapshot_id]
-            self._log_outcome(snapshot_id, members)
+        for commit_id in dict.fromkeys(member.commit.commit_id for member in settled):
+            members = [member for member in settled if member.commit.commit_id == commit_id]
+            self._log_outcome(commit_id, members)
         references = [settled_reference(*facts) for facts in zip(settled, given, connections, strict=True)]
         return references if is_list else references[0]
 
@@ -220,12 +220,12 @@ class CheckpointCommitOperator(BaseOperator):
     def _report(self, outcome: Outcome) -> None:
         self.log.info("%s (%.1f s)", outcome, outcome.seconds)
 
-    def _log_outcome(self, snapshot_id: int | None, members: list[groups.Settled]) -> None:
+    def _log_outcome(self, commit_id: int | None, members: list[groups.Settled]) -> None:
         rows, files = sum(member.seal.rows for member in members), sum(member.seal.files for member in members)
         what = commit_word(members[0].checkpoint)
-        if snapshot_id is None:
+        if commit_id is None:
             self.log.info("There was nothing to write, so there is no %s.", what)
         elif any(member.landed_now for member in members):
-            self.log.info("%s %d has landed: %s rows in %d files.", what.capitalize(), snapshot_id, f"{rows:,}", files)
+            self.log.info("%s %d has landed: %s rows in %d files.", what.capitalize(), commit_id, f"{rows:,}", files)
         else:
-            self.log.info("%s %d had landed before: %s rows. Nothing is repeated.", what.capitalize(), snapshot_id, f"{rows:,}")
+            self.log.info("%s %d had landed before: %s rows. Nothing is repeated.", what.capitalize(), commit_id, f"{rows:,}")

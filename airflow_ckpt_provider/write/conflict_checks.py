@@ -148,4 +148,4 @@ def _groups_of(checkpoint: Checkpoint, earlier_generations: Sequence[Checkpoint]
 def _landed_nothing(checkpoint: Checkpoint) -> bool:
     """Whether its commit is known to have made no snapshot, however often it was tried: history has nothing to tell about it."""
     recorded, seal = checkpoint.committed(), checkpoint.sealed()
-    return recorded is not None and recorded.snapshot_id is None and seal is not None and not seal.provisional
+    return recorded is not None and recorded.commit_id is None and seal is not None and not seal.provisional

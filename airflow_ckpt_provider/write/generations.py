@@ -127,7 +127,7 @@ class Generations:
     def _landed(self, latest: Checkpoint) -> Commit | None:
         """The commit of a generation, if it made a snapshot."""
         commit = commits.landed(latest, self._table)
-        return None if commit is None or commit.snapshot_id is None else commit
+        return None if commit is None or commit.commit_id is None else commit
 
     def _looks_again(self, latest: Checkpoint) -> bool:
         """Whether the next generation is to be opened because nothing of this one has landed, and there is something to read now.
@@ -142,7 +142,7 @@ class Generations:
                 if not groups.settle_nothing(latest, self._table):
                     return False
                 commit = latest.committed()
-        elif commit.snapshot_id is not None:
+        elif commit.commit_id is not None:
             return False
         # A source that only Spark can look at is looked at by writing it again, once its commit has shown that there was nothing.
         listable = isinstance(self._request.source, ListableSource)
@@ -281,7 +281,7 @@ class Generations:
         if recorded is not None:
             raise RestartRefusedError(
                 f"The key {checkpoint.key.value!r}, generation {checkpoint.header.generation}, is committed"
-                + (f" as snapshot {recorded.snapshot_id}" if recorded.snapshot_id else "")
+                + (f" as snapshot {recorded.commit_id}" if recorded.commit_id else "")
                 + f" of {checkpoint.header.table.identifier}; a restart would land its rows a second time. To replace them, "
                 "clear the task with on_rerun='replace'; to have them twice, use another idempotence key."
             )
@@ -311,4 +311,4 @@ class Generations:
 def _discarded_too_late(discarded: Checkpoint) -> bool:
     """Whether a commit that was under way when a generation was discarded has landed all the same, and is recorded."""
     commit = discarded.committed()
-    return commit is not None and commit.snapshot_id is not None
+    return commit is not None and commit.commit_id is not None

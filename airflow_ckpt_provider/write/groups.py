@@ -98,7 +98,7 @@ def commit(
             if found.recorded.group not in verified:
                 verify(checkpoint, found.recorded, table)
                 verified.add(found.recorded.group)
-            if found.recorded.snapshot_id is None:
+            if found.recorded.commit_id is None:
                 # No table vouches for the record of a commit that changed nothing.
                 audited.look([writes[member]])
             settled[member] = (found.recorded, False)

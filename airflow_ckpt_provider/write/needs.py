@@ -88,7 +88,7 @@ class LandedNothing:
 
     def reason(self, candidate: Candidate) -> str | None:
         """That no snapshot came of it; its records are few."""
-        if candidate.commit.snapshot_id is not None:
+        if candidate.commit.commit_id is not None:
             return None
         return "its commit changed nothing, and its stage compares what it has read with what there is to read when it is cleared"
 

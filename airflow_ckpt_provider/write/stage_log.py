@@ -59,7 +59,7 @@ class StageLog:
         """Say that the key is committed already."""
         self._log.info(
             "The key is committed already as %s %s, at %s. Nothing is written; no Spark is started.",
-            commit_word(attempt.checkpoint), commit.snapshot_id, commit.committed_at.isoformat(),
+            commit_word(attempt.checkpoint), commit.commit_id, commit.committed_at.isoformat(),
         )  # fmt: skip
 
     def announce(self, begun: Round, attempt: WriteAttempt) -> None:

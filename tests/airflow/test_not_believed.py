@@ -472,7 +472,7 @@ def test_checks_look_at_what_only_the_store_says_has_changed_nothing(world):
     checkpoint, pointer = handed_over(world, "empty", source=source)
     group_id = groups.group_id_of([checkpoint.member])
     forge_group(checkpoint, checkpoint.member)
-    forge(checkpoint.store, checkpoint.paths.commit, Commit(group=group_id, snapshot_id=None, committed_at=now(), rows=0))
+    forge(checkpoint.store, checkpoint.paths.commit, Commit(group=group_id, commit_id=None, committed_at=now(), rows=0))
     with pytest.raises(AirflowFailException, match="there must be rows"):
         TAKERS["commit"](pointer, checks=[{"there must be rows": lambda staged: staged.rows > 0}])
     assert TAKERS["commit"](pointer)["commit"]["snapshot_id"] is None
@@ -505,8 +505,8 @@ def test_a_record_of_a_commit_that_never_was_is_not_believed(world, bound, snaps
     group_id = groups.group_id_of([mine.member])
     if bound:
         forge_group(mine, mine.member)
-    snapshot_id = None if snapshot == "none" else landed.commit.snapshot_id
-    forge(mine.store, mine.paths.commit, Commit(group=group_id, snapshot_id=snapshot_id, committed_at=now(), rows=20))
+    snapshot_id = None if snapshot == "none" else landed.commit.commit_id
+    forge(mine.store, mine.paths.commit, Commit(group=group_id, commit_id=snapshot_id, committed_at=now(), rows=20))
     for taker in ("commit", "sensor"):
         for given in (pointer, "orders"):
             with pytest.raises(AirflowFailException, match=r"CorruptObjectError|RolledBackError"):

@@ -108,7 +108,7 @@ def test_a_run_that_is_cleared_after_a_sweep_reports_what_it_had_committed_and_s
     for task, landed_now in (("stage", False), ("commit", False)):
         found = returned(run, task)
         facts = found.pop("commit")
-        assert (facts["snapshot_id"], facts["landed_now"]) == (committed.snapshot_id, landed_now)
+        assert (facts["snapshot_id"], facts["landed_now"]) == (committed.commit_id, landed_now)
         assert {name: found[name] for name in before} == before
     assert world.ids() == list(range(20))
     # An attempt is recorded once a session runs.

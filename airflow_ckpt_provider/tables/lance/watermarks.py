@@ -76,7 +76,7 @@ def watermark_of(dataset: LanceDataset, consumer: str) -> JsonObject | None:
                 f"changed. {_ANEW}"
             ) from error
         if landed is not None:
-            raise _overwritten(dataset, name, landed.snapshot_id)
+            raise _overwritten(dataset, name, landed.commit_id)
     return None
 
 

@@ -360,7 +360,7 @@ def test_what_landed_together_stays_until_all_of_it_is_recorded(world):
 def test_a_write_that_had_nothing_to_commit_stays_and_is_looked_at_again(world):
     request = world.request(transform=nothing)
     checkpoint = landed(world, request)
-    assert checkpoint.committed().snapshot_id is None
+    assert checkpoint.committed().commit_id is None
     grow_old(world)
     files = on_disk(world)
     assert "its commit changed nothing" in swept(world)["orders", 1].kept
@@ -522,7 +522,7 @@ def test_a_compact_record_of_a_commit_that_changed_nothing_is_not_believed(world
     bind(checkpoint, groups.Group(id=id_, members=members, stream=checkpoint.header.stream, bound_at=groups.now(), horizon=0))
     checkpoint.compact(seal)
     forge(world.store, checkpoint.paths.compact, checkpoint.compacted(), rows=0)
-    checkpoint.record(Commit(group=id_, snapshot_id=None, committed_at=groups.now(), rows=0))
+    checkpoint.record(Commit(group=id_, commit_id=None, committed_at=groups.now(), rows=0))
     (world.root / "store" / checkpoint.paths.seal()).unlink()
     (world.root / "store" / checkpoint.paths.plan()).unlink()
     vouched = Checkpoint.at(world.store, checkpoint.key, 1)

@@ -226,10 +226,10 @@ def test_the_first_record_of_a_commit_stays(checkpoint):
     assert checkpoint.committed() == COMMIT
 
 
-@pytest.mark.parametrize("other", [{"snapshot_id": 1}, {"snapshot_id": None}, {"group": "ff" * 16}])
+@pytest.mark.parametrize("other", [{"commit_id": 1}, {"commit_id": None}, {"group": "ff" * 16}])
 def test_a_record_that_contradicts_the_first_is_an_error(checkpoint, other):
     checkpoint.record(COMMIT)
-    with pytest.raises(CorruptObjectError, match=str(COMMIT.snapshot_id)):
+    with pytest.raises(CorruptObjectError, match=str(COMMIT.commit_id)):
         checkpoint.record(replace(COMMIT, **other))
 
 
