@@ -219,8 +219,8 @@ class SealedWrite(StagedWrite):
         """
         totals, seal = totals_of(self.staged, self.header.key), self.seal
         sealed = (seal.splits, seal.rows, seal.bytes, seal.files, dict(seal.counts))
-        found = (totals.splits, totals.rows, totals.bytes, totals.files, dict(totals.counts))
-        if sealed != found:
+        staged = (totals.splits, totals.rows, totals.bytes, totals.files, dict(totals.counts))
+        if sealed != staged:
             raise CorruptObjectError(
                 f"The seal of the key {self.header.key!r} in the checkpoint store says that {seal.splits} splits with "
                 f"{seal.rows:,} rows in {seal.files:,} files are staged for {self.header.table.identifier}, and the records of its "

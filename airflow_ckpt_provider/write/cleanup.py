@@ -144,10 +144,10 @@ def _unnamed(checkpoint: Checkpoint, landed: SealedWrite | None) -> dict[str, in
 
     Of a generation that did not land, the next one reads the input again.
     """
-    paths, there = checkpoint.paths, in_store(checkpoint.store, checkpoint.paths)
-    seals = checkpoint.seals() if there and landed is not None else []
+    paths, stored = checkpoint.paths, in_store(checkpoint.store, checkpoint.paths)
+    seals = checkpoint.seals() if stored and landed is not None else []
     kept = {paths.rejected(file.split, file.writer) for seal in seals for file in seal.rejected}
-    return {name: there[name] for name in sorted(there.keys() - kept)}
+    return {name: stored[name] for name in sorted(stored.keys() - kept)}
 
 
 def landed_or_barred(checkpoint: Checkpoint, table: Table, known: set[Trace], *, record: bool = True) -> tuple[Commit | None, str]:

@@ -30,10 +30,10 @@ def landed(checkpoint: Checkpoint, table: Table, *, record: bool = True) -> Comm
     group = group_of(checkpoint)
     if group is None:
         return None
-    found = find_commit(checkpoint, group, table)
-    if found is None:
+    in_history = find_commit(checkpoint, group, table)
+    if in_history is None:
         return None
-    commit = commit_of(SealedWrite(checkpoint), group, found)
+    commit = commit_of(SealedWrite(checkpoint), group, in_history)
     return checkpoint.record(commit) if record else commit
 
 
@@ -60,7 +60,7 @@ def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
         sealed.require_agreeing()
         return
     try:
-        found = find_commit(checkpoint, group, table)
+        in_history = find_commit(checkpoint, group, table)
     except HistoryExpiredError as error:
         sealed = SealedWrite(checkpoint)
         if sealed.seal.files and not look_at(table, checkpoint.header.table, lambda state: state.shows(sealed)):
@@ -72,7 +72,7 @@ def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
                 "there, mark the task as success, if not, run the write under another idempotence key."
             ) from error
         return
-    if found is None or found.commit_id != recorded.commit_id:
+    if in_history is None or in_history.commit_id != recorded.commit_id:
         raise RolledBackError(
             f"The key {checkpoint.key.value!r} was committed as snapshot {recorded.commit_id}, and "
             f"{checkpoint.header.table.identifier} does not show it any more: the table was set back to earlier metadata. It "

@@ -124,10 +124,10 @@ def require_live_together(checkpoint: Checkpoint, members: Sequence[Checkpoint])
     try:
         checkpoint.require_live()
     except DiscardedError as error:
-        others = [repr(other.key.value) for other in members if other is not checkpoint]
-        if not others:
+        other_keys = [repr(other.key.value) for other in members if other is not checkpoint]
+        if not other_keys:
             raise
-        shown = ", ".join(others[:10]) + (f" and {len(others) - 10} more" if len(others) > 10 else "")
+        shown = ", ".join(other_keys[:10]) + (f" and {len(other_keys) - 10} more" if len(other_keys) > 10 else "")
         raise DiscardedError(
             f"{error} A commit of it together with {shown} was begun before that and cannot land any more. Run the stages of those "
             f"keys again too, from their start, then commit all of them. For each: {how_to_restart(checkpoint.header)}."

@@ -58,8 +58,8 @@ class Replaced:
 
     def reason(self, candidate: Candidate) -> str | None:
         """The later generation that takes its place, until the records of that one are removed."""
-        own = candidate.checkpoint.header.generation
-        replacements = [one.header.generation for one in candidate.later if one.header.replaces == own]
+        replaced = candidate.checkpoint.header.generation
+        replacements = [later.header.generation for later in candidate.later if later.header.replaces == replaced]
         if not replacements or candidate.without_records.intersection(replacements):
             return None
         return f"generation {replacements[-1]} takes its place, and needs to know what it has committed"

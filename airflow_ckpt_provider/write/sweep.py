@@ -203,10 +203,10 @@ class Sweep:
             key.without_records.add(generation)
             return self._removal.removed(checkpoint, state, listed, [])
         table = self._table_of(checkpoint)
-        known = {trace_of(one.header) for one in generations.values()}
+        known = {trace_of(opened.header) for opened in generations.values()}
         commit, barred = landed_or_barred(checkpoint, table, known, record=not self._removal.dry_run)
         if commit is not None:
-            later = [one for number, one in sorted(generations.items()) if number > generation]
+            later = [opened for number, opened in sorted(generations.items()) if number > generation]
             candidate = Candidate(checkpoint, commit, later, frozenset(key.without_records), inventory, self._settled)
             return self._committed(candidate, table, key, listed)
         is_newest = generation == max(key.objects)
@@ -236,7 +236,7 @@ class Sweep:
     def _new_replacement(self, candidate: Candidate) -> int | None:
         """A generation that is to take the place of this one, and that came after the store was listed."""
         checkpoint = candidate.checkpoint
-        known = {checkpoint.header.generation, *(one.header.generation for one in candidate.later)}
+        known = {checkpoint.header.generation, *(later.header.generation for later in candidate.later)}
         for number in Checkpoint.generations(self._store, checkpoint.key):
             if number > checkpoint.header.generation and number not in known:
                 opened = Checkpoint.at(self._store, checkpoint.key, number)
