@@ -197,15 +197,15 @@ def _record(swept: SweptGeneration) -> SweptRecord:
 
 
 def _totals(swept: list[SweptGeneration], counts: Counts) -> SweepTotals:
-    cleaned = [one for one in swept if not one.kept]
+    cleaned = [generation for generation in swept if not generation.kept]
     return SweepTotals(
         cleaned=len(cleaned),
-        objects=sum(one.objects for one in cleaned),
-        object_bytes=sum(one.object_bytes for one in cleaned),
-        files=sum(one.files for one in cleaned),
-        file_bytes=sum(one.file_bytes for one in cleaned),
+        objects=sum(generation.objects for generation in cleaned),
+        object_bytes=sum(generation.object_bytes for generation in cleaned),
+        files=sum(generation.files for generation in cleaned),
+        file_bytes=sum(generation.file_bytes for generation in cleaned),
         kept=len(swept) - len(cleaned),
-        failed=sum(one.is_error for one in swept),
+        failed=sum(generation.is_error for generation in swept),
         younger=counts.younger,
         without_records=counts.without_records,
         foreign=counts.foreign,

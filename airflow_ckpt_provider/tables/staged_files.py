@@ -48,11 +48,11 @@ def reading_staged(files: Sequence[StagedFile], look: Sizes, table: str) -> Iter
     try:
         yield
     except (OSError, ValueError, KeyError) as error:
-        gone = lost_of(files, look([file.path for file in files]))
-        if gone:
+        lost = lost_of(files, look([file.path for file in files]))
+        if lost:
             raise StagedFileMissingError(
-                f"{len(gone)} of {len(files)} staged files of {table}, which this split reads, are gone or damaged, for instance "
-                f"{gone[0].path}. Nothing was committed. {_WAY_ON}"
+                f"{len(lost)} of {len(files)} staged files of {table}, which this split reads, are gone or damaged, for instance "
+                f"{lost[0].path}. Nothing was committed. {_WAY_ON}"
             ) from error
         if files and (isinstance(error, pa.ArrowInvalid) or _DAMAGED.search(str(error))):
             raise StagedFileMissingError(

@@ -161,8 +161,8 @@ class RejectedSource:
         """Refuse a plan that does not read each file that the seal names once, and no other; see ``AccountingSource``."""
         write = self._write(part_of(plan.source, RejectedInput, "source of a plan").sealed)
         header = write.header
-        own = CheckpointPaths(write.checkpoint.key.hash, header.generation)
-        named = {_name(own, file) for file in write.seal.rejected}
+        paths = CheckpointPaths(write.checkpoint.key.hash, header.generation)
+        named = {_name(paths, file) for file in write.seal.rejected}
         reads = [_name(*pair) for split in plan.splits if split.task == READ for pair in _pairs(split)]
         require_each_once([*reads, *(name for name in reads if name not in named)], f"what {header.key!r} has rejected", named)
 

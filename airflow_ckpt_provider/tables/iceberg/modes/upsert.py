@@ -146,9 +146,9 @@ class Upsert(IcebergMode):
         """A split for each live file that can hold a key; not for those that the commit removes anyway."""
         if not sources:
             return []
-        gone = frozenset(write.replaced_files)
+        replaced = frozenset(write.replaced_files)
         files = plan_matches(self.table, head, self.parameters.upsert_keys, sources, write.header.table.schema_id)
-        return [table_split(MATCH, file) for file in files if file.path not in gone]
+        return [table_split(MATCH, file) for file in files if file.path not in replaced]
 
     def _inserts(self, records: Sequence[Staged], matches: dict[str, Split]) -> list[Split]:
         """A split for each staged source file. What it inserts depends on all matches, and so does its id."""

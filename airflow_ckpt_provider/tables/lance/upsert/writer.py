@@ -151,9 +151,9 @@ class UpsertWriter(LanceWriter):
         written: tuple[StagedFile, ...] = ()
         deletions: Deletions | None = None
         sidecar: DatasetSidecar | None = None
-        gone = inserted | hit if landing.update else inserted
-        if gone.any():
-            deleted: Offsets = np.flatnonzero(gone | ~live).astype(np.uint32)
+        dropped = inserted | hit if landing.update else inserted
+        if dropped.any():
+            deleted: Offsets = np.flatnonzero(dropped | ~live).astype(np.uint32)
             deletions, file = write_deletions(files, fragment.fragment_id, version, deleted, stem)
             written = (file,)
         if hit.any():
