@@ -83,7 +83,7 @@ class Checkpoint:
         numbers = {generation_of(folder) for folder in store.folders(f"{key.hash}/")}
         return sorted(generation for generation in numbers if generation is not None)
 
-    def earlier(self) -> list[Checkpoint]:
+    def earlier_generations(self) -> list[Checkpoint]:
         """All earlier generations of the key, in their order.
 
         :raises CheckpointMissingError: if one is missing, since what became of it is not known then.
@@ -276,10 +276,10 @@ class Checkpoint:
         recorded = self.committed()
         if recorded is None:
             raise self.store.vanished(self.paths.commit)
-        if (recorded.group, recorded.snapshot_id) != (commit.group, commit.snapshot_id):
+        if (recorded.group, recorded.commit_id) != (commit.group, commit.commit_id):
             raise CorruptObjectError(
-                f"The key {self.key.value!r} is recorded as committed in snapshot {recorded.snapshot_id}, and the table shows "
-                f"snapshot {commit.snapshot_id}. One of the two was restored from elsewhere; nothing was changed."
+                f"The key {self.key.value!r} is recorded as committed in snapshot {recorded.commit_id}, and the table shows "
+                f"snapshot {commit.commit_id}. One of the two was restored from elsewhere; nothing was changed."
             )
         return recorded
 

@@ -22,11 +22,11 @@ def codes(checkpoint: Checkpoint) -> list[Code]:
     :raises CorruptObjectError: if one is not what its name says.
     """
     names = checkpoint.store.names(checkpoint.paths.codes_folder)
-    found = checkpoint.store.read_many(names, Code)
-    for name, code in zip(names, found, strict=True):
+    codes = checkpoint.store.read_many(names, Code)
+    for name, code in zip(names, codes, strict=True):
         if code_of(code.fingerprint, code.version) != id_of(name):
             raise corrupt(name, f"is about other code, of the transform {code.transform!r}")
-    return found
+    return codes
 
 
 def differs_in_code_only(header: Header, wanted: Header, *, told: bool) -> bool:

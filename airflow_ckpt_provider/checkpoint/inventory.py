@@ -80,17 +80,17 @@ class Inventory:
                     inventory.foreign += 1
                 continue
             of_key = inventory.generations.setdefault(place.key_hash, {})
-            found = of_key.get(place.generation)
-            if found is None:
+            generation = of_key.get(place.generation)
+            if generation is None:
                 paths = CheckpointPaths(place.key_hash, place.generation)
-                found = of_key[place.generation] = GenerationObjects(paths)
+                generation = of_key[place.generation] = GenerationObjects(paths)
             if place.stays:
-                found.stays.add(place.rest)
+                generation.stays.add(place.rest)
             else:
-                found.records += 1
-                found.bytes += listed.bytes
-            if listed.name != found.paths.compact:
-                found.modified = listed.modified if found.modified is None else max(found.modified, listed.modified)
+                generation.records += 1
+                generation.bytes += listed.bytes
+            if listed.name != generation.paths.compact:
+                generation.modified = listed.modified if generation.modified is None else max(generation.modified, listed.modified)
         return inventory
 
     def covers(self, key_hash: str) -> bool:

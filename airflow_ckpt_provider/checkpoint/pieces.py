@@ -39,10 +39,10 @@ def pieces_of(store: CheckpointStore, paths: CheckpointPaths, splits: Iterable[S
     wanted = {input_id(split): split for split in splits}
     numbers: dict[str, list[int]] = defaultdict(list)
     for name in store.names(paths.pieces_folder):
-        found = piece_of(name)
-        if found is not None and found[0] in wanted:
-            numbers[found[0]].append(found[1])
-    return {name: _read(store, paths, wanted[name], sorted(own)) for name, own in numbers.items()}
+        place = piece_of(name)
+        if place is not None and place[0] in wanted:
+            numbers[place[0]].append(place[1])
+    return {name: _read(store, paths, wanted[name], sorted(of_split)) for name, of_split in numbers.items()}
 
 
 def rows_saved(store: CheckpointStore, paths: CheckpointPaths, splits: Iterable[Split], known: dict[str, tuple[int, int]]) -> int:
@@ -52,11 +52,11 @@ def rows_saved(store: CheckpointStore, paths: CheckpointPaths, splits: Iterable[
     """
     wanted = {input_id(split) for split in splits}
     last: dict[str, int] = {}
-    for found in map(piece_of, store.names(paths.pieces_folder)):
-        if found is not None and found[0] in wanted:
-            last[found[0]] = max(found[1], last.get(found[0], 0))
+    for place in map(piece_of, store.names(paths.pieces_folder)):
+        if place is not None and place[0] in wanted:
+            last[place[0]] = max(place[1], last.get(place[0], 0))
     new = [(name, number) for name, number in last.items() if known.get(name, (-1, 0))[0] < number]
-    pieces = store.read_many([paths.piece(*one) for one in new], Piece)
+    pieces = store.read_many([paths.piece(*place) for place in new], Piece)
     known |= {name: (piece.number, piece.end) for (name, _), piece in zip(new, pieces, strict=True)}
     return sum(known[name][1] for name in last)
 
@@ -79,7 +79,7 @@ def require_next(paths: CheckpointPaths, piece: Piece, split: Split, before: Seq
 
 
 def _read(store: CheckpointStore, paths: CheckpointPaths, split: Split, numbers: Sequence[int]) -> list[Piece]:
-    missing = next((number for number, found in enumerate(numbers) if number != found), None)
+    missing = next((number for number, present in enumerate(numbers) if number != present), None)
     if missing is not None:
         raise corrupt(paths.piece(input_id(split), missing), "is gone, and there are later pieces of its split")
     name = input_id(split)

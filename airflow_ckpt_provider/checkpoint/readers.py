@@ -98,11 +98,11 @@ def readers_of(read: Checkpoint) -> list[ReadBy]:
     :raises CorruptObjectError: if a record is not of the reader that its name says.
     """
     names = read.store.names(read.paths.readers_folder)
-    found = read.store.read_many(names, ReadBy)
-    for name, record in zip(names, found, strict=True):
+    records = read.store.read_many(names, ReadBy)
+    for name, record in zip(names, records, strict=True):
         if name != read.paths.reader(IdempotenceKey(record.reader.key).hash, record.reader.generation):
             raise corrupt(name, f"is about another reader, {record.reader.key!r}")
-    return found
+    return records
 
 
 class Readers(NamedTuple):

@@ -43,8 +43,8 @@ def left_out(plan: Plan, records: Iterable[Staged]) -> list[RejectedFile]:
     :param plan: one that lists all splits of the input.
     :param records: of these, as far as they are staged.
     """
-    again = {(file.split, file.writer) for split in plan.splits for file in files_of(split)}
-    return [file for record in records for file in record.rejected if (file.split, file.writer) not in again]
+    read_again = {(file.split, file.writer) for split in plan.splits for file in files_of(split)}
+    return [file for record in records for file in record.rejected if (file.split, file.writer) not in read_again]
 
 
 def run_again(plan: Plan, files: Sequence[RejectedFile], number: int) -> Plan:
@@ -56,11 +56,11 @@ def run_again(plan: Plan, files: Sequence[RejectedFile], number: int) -> Plan:
     # What a split has rejected, and what has failed again of it, may run in one round.
     of_first: Counter[str] = Counter()
     more: list[Split] = []
-    for split_id, own in of_split.items():
+    for split_id, of_this in of_split.items():
         first = _BEHIND.sub("", split_id) if tasks[split_id] == AGAIN else split_id
         name = f"{first}e{number}" + (f"y{of_first[first]}" if of_first[first] else "")
         of_first[first] += 1
-        size, read = sum(file.bytes for file in own), {"files": msgspec.to_builtins(own)}
+        size, read = sum(file.bytes for file in of_this), {"files": msgspec.to_builtins(of_this)}
         more.append(Split(id=name, bytes=size, read=read, task=AGAIN))
     return msgspec.structs.replace(plan, created_at=now(), splits=(*plan.splits, *more))
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan, Split
 
-#: What stands for all splits of the table's own there.
+#: What stands for all table splits there.
 ALL = "*"
 
 _BEHIND = re.compile(r"z\d+$")

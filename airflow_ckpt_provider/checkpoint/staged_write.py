@@ -219,8 +219,8 @@ class SealedWrite(StagedWrite):
         """
         totals, seal = totals_of(self.staged, self.header.key), self.seal
         sealed = (seal.splits, seal.rows, seal.bytes, seal.files, dict(seal.counts))
-        found = (totals.splits, totals.rows, totals.bytes, totals.files, dict(totals.counts))
-        if sealed != found:
+        staged = (totals.splits, totals.rows, totals.bytes, totals.files, dict(totals.counts))
+        if sealed != staged:
             raise CorruptObjectError(
                 f"The seal of the key {self.header.key!r} in the checkpoint store says that {seal.splits} splits with "
                 f"{seal.rows:,} rows in {seal.files:,} files are staged for {self.header.table.identifier}, and the records of its "
@@ -233,7 +233,7 @@ class SealedWrite(StagedWrite):
 
         :raises CorruptObjectError: naming the key.
         """
-        # Only where the table's own work took the place of what was read is it another plan than the sealed one.
+        # Only where table splits took the place of what was read is it another plan than the sealed one.
         has_input = any(split.is_input for split in self.plan.splits) or self.seal.round == 1
         plan = self.plan if has_input else input_plan(self.plans[: self.seal.round])
         records = self.records([split.id for split in plan.splits if split.is_input])

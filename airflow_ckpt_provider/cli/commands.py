@@ -86,7 +86,7 @@ def _as_table(result: SweepResult) -> str:
     would = "Would remove" if result["dry_run"] else "Removed"
     shown.append(
         f"{would} {totals['objects']} objects of {totals['cleaned']} generations from {result['store']}, and {totals['files']} "
-        f"files from tables. Kept {totals['kept']}; {totals['younger']} are younger, {totals['bare']} have nothing to remove; "
-        f"{totals['foreign']} foreign objects."
+        f"files from tables. Kept {totals['kept']}; {totals['younger']} are younger, {totals['without_records']} have nothing to "
+        f"remove; {totals['foreign']} foreign objects."
     )
     return "\n".join(shown)

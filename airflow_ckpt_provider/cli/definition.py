@@ -55,7 +55,7 @@ def checkpoints_commands() -> list[GroupCommand]:
                 ),
                 ActionCommand(
                     name="cleanup",
-                    help="Remove what old writes have left in a checkpoint store and in tables",
+                    help="Remove the records of old writes from a checkpoint store, and their orphans from tables",
                     description=(
                         "Of committed writes a compact record stays, which tells that they are committed. They cannot be replaced "
                         "any more. Can be stopped and repeated. Ends with 1 if something could not be read, which is kept."

@@ -52,9 +52,9 @@ class SweptRecord(TypedDict):
 class SweepTotals(TypedDict):
     """All generations together.
 
-    ``cleaned`` lost records, ``kept`` did not, and ``failed`` of those did not because of an error. ``younger`` are the generations
-    of which something was put since then, ``bare`` those that had nothing to remove; neither was looked into. ``foreign`` objects
-    in the store have names that are none of ours, and were left as they are.
+    ``cleaned`` lost records, ``kept`` did not, and ``failed`` of those did not because of an error. ``younger`` are the
+    generations of which something was put since then, ``without_records`` those that had nothing to remove; neither was looked
+    into. ``foreign`` objects in the store have names that are none of ours, and were left as they are.
     """
 
     cleaned: int
@@ -65,7 +65,7 @@ class SweepTotals(TypedDict):
     kept: int
     failed: int
     younger: int
-    bare: int
+    without_records: int
     foreign: int
 
 
@@ -197,16 +197,16 @@ def _record(swept: SweptGeneration) -> SweptRecord:
 
 
 def _totals(swept: list[SweptGeneration], counts: Counts) -> SweepTotals:
-    cleaned = [one for one in swept if not one.kept]
+    cleaned = [generation for generation in swept if not generation.kept]
     return SweepTotals(
         cleaned=len(cleaned),
-        objects=sum(one.objects for one in cleaned),
-        object_bytes=sum(one.object_bytes for one in cleaned),
-        files=sum(one.files for one in cleaned),
-        file_bytes=sum(one.file_bytes for one in cleaned),
+        objects=sum(generation.objects for generation in cleaned),
+        object_bytes=sum(generation.object_bytes for generation in cleaned),
+        files=sum(generation.files for generation in cleaned),
+        file_bytes=sum(generation.file_bytes for generation in cleaned),
         kept=len(swept) - len(cleaned),
-        failed=sum(one.is_error for one in swept),
+        failed=sum(generation.is_error for generation in swept),
         younger=counts.younger,
-        bare=counts.bare,
+        without_records=counts.without_records,
         foreign=counts.foreign,
     )

@@ -1,4 +1,4 @@
-"""The clean-up: removes what attempts have left in the table's storage, of some keys, or of a whole store with its old records."""
+"""The clean-up: removes orphans from the table's storage, those of some keys, or of a whole store with its old records."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class CleanedKey(TypedDict):
 
 
 class CheckpointCleanupOperator(BaseOperator):
-    """Remove what the attempts of a key have left: files that no commit refers to, and that none will; or sweep a whole store.
+    """Remove the orphans of a key: files of its attempts that no commit refers to, and that none will; or sweep a whole store.
 
     Attempts that were killed, tasks that lost a race, and splits that were staged again leave files in the table's storage, as any
     engine does. Here each of them bears the id of its attempt, so that exactly these are removed: nothing by age, nothing of other
@@ -67,7 +67,7 @@ class CheckpointCleanupOperator(BaseOperator):
     them.
 
     With ``older_than`` and without ``checkpoint``, this is a sweep: of all keys of which nothing was put for so long, by the
-    store's own clock, it removes what their attempts have left, and from the checkpoint store the records of writes that are
+    store's own clock, it removes their orphans, and from the checkpoint store the records of writes that are
     committed or discarded. Of a committed write a compact record stays: to clear its run still finds the commit and reports
     the same. It cannot be replaced by ``on_rerun="replace"`` any more, and a cleared stage cannot tell what there is to read since.
     Writes of other connections than these are kept. A sweep can be killed and repeated, and run beside anything else.
@@ -180,7 +180,7 @@ class CheckpointCleanupOperator(BaseOperator):
     def _freed(self, latest: Checkpoint, listings: Listings, not_begun: ReadersToCome, store_conn_id: str) -> Iterator[CleanedKey]:
         """Free what the generations of a key have read, and what that has read, as far as all who read it are done."""
         connections, asked = OwnConnections(checkpoint=store_conn_id), set[Member]()
-        readers = [*latest.earlier(), latest]
+        readers = [*latest.earlier_generations(), latest]
         while readers:
             for read in read_by(readers.pop()):
                 # What a header in the store says is not believed (I15): of a write into a table nothing is freed.
@@ -203,7 +203,7 @@ class CheckpointCleanupOperator(BaseOperator):
             "kept, %d are younger, %d have nothing to remove. %d objects in the store are none of this provider's.",
             "A sweep would remove" if self.is_dry_run else "Removed", f"{totals['objects']:,}", totals["object_bytes"] / (1 << 20),
             totals["cleaned"], f"{totals['files']:,}", totals["file_bytes"] / (1 << 20), totals["kept"], totals["younger"],
-            totals["bare"], totals["foreign"],
+            totals["without_records"], totals["foreign"],
         )  # fmt: skip
         if totals["failed"] and self.do_xcom_push:
             # Airflow keeps what a task pushes before it fails, but takes no return value.

@@ -147,11 +147,11 @@ class CheckpointCommitOperator(BaseOperator):
         spark_conn_id = self.spark_conn_id or connections[0].spark
         checks = parse_checks(self.checks)
         self.log.info("Committing %d checkpoint(s) to %s, key %s.", len(checkpoints), header.table.identifier, header.key)
-        audit = (lambda sealed: self._check(checks, sealed, table, spark_conn_id)) if checks else None
+        audit = (lambda writes: self._check(checks, writes, table, spark_conn_id)) if checks else None
         settled = groups.commit(checkpoints, table, audit, self._log_check)
-        for snapshot_id in dict.fromkeys(member.commit.snapshot_id for member in settled):
-            members = [member for member in settled if member.commit.snapshot_id == snapshot_id]
-            self._log_outcome(snapshot_id, members)
+        for commit_id in dict.fromkeys(member.commit.commit_id for member in settled):
+            members = [member for member in settled if member.commit.commit_id == commit_id]
+            self._log_outcome(commit_id, members)
         references = [settled_reference(*facts) for facts in zip(settled, given, connections, strict=True)]
         return references if is_list else references[0]
 
@@ -176,11 +176,11 @@ class CheckpointCommitOperator(BaseOperator):
                 f"changed. Pass the stage's output instead of its key, or name branch={header.table.branch!r} here if that is what "
                 "the stage has."
             )
-        again = header.replaces is not None
-        if not again and (self.mode is not None or adds_only([header])):
+        is_replacement = header.replaces is not None
+        if not is_replacement and (self.mode is not None or adds_only([header])):
             return
-        how = "in place of an earlier generation" if again else f"with the mode {header.mode!r}"
-        or_mode = "" if again else f", or name mode={header.mode!r} here if that is what the stage has"
+        how = "in place of an earlier generation" if is_replacement else f"with the mode {header.mode!r}"
+        or_mode = "" if is_replacement else f", or name mode={header.mode!r} here if that is what the stage has"
         raise BindingMismatchError(
             f"The checkpoint of the key {header.key!r} would be committed to {header.table.identifier} {how}, which removes rows. "
             "A key alone does not say so, and the checkpoint store is not believed. Nothing was changed. Pass the stage's output "
@@ -191,9 +191,9 @@ class CheckpointCommitOperator(BaseOperator):
     def _own(self) -> OwnConnections:
         return OwnConnections.said_by(self)
 
-    def _check(self, checks: Sequence[Check], sealed: Sequence[SealedWrite], table: Table, spark_conn_id: str) -> None:
+    def _check(self, checks: Sequence[Check], writes: Sequence[SealedWrite], table: Table, spark_conn_id: str) -> None:
         """Run the checks over what is about to land."""
-        rows = sum(write.seal.rows for write in sealed)
+        rows = sum(write.seal.rows for write in writes)
         self.log.info("Running %d checks over %s staged rows of %s.", len(checks), f"{rows:,}", table.identifier)
         start = self._start = Starting()
         if self._killed:
@@ -203,9 +203,9 @@ class CheckpointCommitOperator(BaseOperator):
             def session() -> SparkSession:
                 target = spark_target(spark_conn_id, self.spark_conf or {})
                 self.log.info("A check needs Spark. Starting a session on %s.", target.name)
-                return stack.enter_context(spark_session(target, f"checks {sealed[0].header.key}", start))
+                return stack.enter_context(spark_session(target, f"checks {writes[0].header.key}", start))
 
-            self._run = CheckRun(checks, table, sealed, session)
+            self._run = CheckRun(checks, table, writes, session)
             try:
                 if self._killed:
                     self._run.cancel()
@@ -220,12 +220,12 @@ class CheckpointCommitOperator(BaseOperator):
     def _report(self, outcome: Outcome) -> None:
         self.log.info("%s (%.1f s)", outcome, outcome.seconds)
 
-    def _log_outcome(self, snapshot_id: int | None, members: list[groups.Settled]) -> None:
+    def _log_outcome(self, commit_id: int | None, members: list[groups.Settled]) -> None:
         rows, files = sum(member.seal.rows for member in members), sum(member.seal.files for member in members)
         what = commit_word(members[0].checkpoint)
-        if snapshot_id is None:
+        if commit_id is None:
             self.log.info("There was nothing to write, so there is no %s.", what)
         elif any(member.landed_now for member in members):
-            self.log.info("%s %d has landed: %s rows in %d files.", what.capitalize(), snapshot_id, f"{rows:,}", files)
+            self.log.info("%s %d has landed: %s rows in %d files.", what.capitalize(), commit_id, f"{rows:,}", files)
         else:
-            self.log.info("%s %d had landed before: %s rows. Nothing is repeated.", what.capitalize(), snapshot_id, f"{rows:,}")
+            self.log.info("%s %d had landed before: %s rows. Nothing is repeated.", what.capitalize(), commit_id, f"{rows:,}")

@@ -12,7 +12,6 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_ckpt_provider.checkpoint.documents import Connections
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.reference import reference
-from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.checkpoint.staged_write import sealed_of
 from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.exceptions import EmptyInputError, InvalidInputError
@@ -199,7 +198,7 @@ class CheckpointedWriteOperator(BaseOperator):
         seal = attempt.seal()
         says.missing(attempt)
         if not attempt.planned_here and isinstance(self._source(), Files):
-            self._compare_planned(attempt)
+            says.unplanned(attempt)
         says.rejected(attempt, seal)
         says.sealed(attempt, seal)
         recovered = attempt.recovered(seal)
@@ -275,7 +274,7 @@ class CheckpointedWriteOperator(BaseOperator):
             attempt.checkpoint, seal, commit, landed_now=False,
             map_index=origin_of(context).map_index, instances=instances_of(context), connections=self._connections,
         )  # fmt: skip
-        self._compare(attempt)
+        says.uncommitted(attempt)
         return self._unless_empty(context, seal, committed)
 
     def _freed(self, context: Context, checkpoint: Checkpoint) -> Reference:
@@ -291,34 +290,6 @@ class CheckpointedWriteOperator(BaseOperator):
             connections=self._connections,
         )  # fmt: skip
         return self._unless_empty(context, seal, freed)
-
-    def _compare(self, attempt: WriteAttempt) -> None:
-        """Warn of what there is to read now and is not in the committed write. What is committed stays, whatever is found."""
-        news = self._news(attempt)
-        if news:
-            self.log.warning(
-                "The committed write does not have all that there is to read now: %s. To have it, set on_rerun='replace' on this "
-                "stage and clear it and its commit, which writes everything anew in place of what was committed; or write what is "
-                "new under another idempotence_key.", news,
-            )  # fmt: skip
-
-    def _compare_planned(self, attempt: WriteAttempt) -> None:
-        """Warn of files that a plan from the store does not read: they came later, or the plan was altered. The plan stands."""
-        news = self._news(attempt)
-        if news:
-            self.log.warning(
-                "The write keeps the plan that an earlier attempt has made, and does not read all that there is to read now: %s. "
-                "If that came later, write it under another idempotence_key, or %s. If not, see who can write to the checkpoint "
-                "store.", news, how_to_restart(attempt.checkpoint.header),
-            )  # fmt: skip
-
-    def _news(self, attempt: WriteAttempt) -> str | None:
-        """What there is to read now and was not planned; None, and a warning, if that cannot be told."""
-        try:
-            return attempt.news()
-        except Exception as error:  # noqa: BLE001 - what is written stands, be the source as it may
-            self.log.warning("What there is to read now could not be compared with what was planned: %s", error)
-            return None
 
     def _unless_empty(self, context: Context, seal: Seal, output: Reference) -> Reference:
         """The reference, unless there are no rows and the task is not to succeed without.

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Pieces that a plan holds of one fragment, some 50 bytes each before they are compressed; where scattered deletes have made more
+#: Stretches that a plan holds of a fragment, some 50 bytes each before they are compressed; where scattered deletes have made more
 #: of it, its rows count as not read.
-_MOST_PIECES = 200_000
+_MOST_STRETCHES = 200_000
 
 
 class MovedRows(NamedTuple):
-    """Rows of a fragment that follow each other, and where they stood when they were read.
+    """A stretch: rows of a fragment that follow each other, and where they stood when they were read.
 
     :param split: the split that has read them; empty if none has.
     :param start: their places then, up to ``stop``.
@@ -53,7 +53,7 @@ class PinnedRows(Pinned, frozen=True, kw_only=True, omit_defaults=True, tag="lan
 
     :param read: top-level columns.
     :param rows: live ones.
-    :param moved: pieces of the fragments that were compacted, by what these hold; see ``content_of``.
+    :param moved: stretches of the fragments that were compacted, by what these hold; see ``content_of``.
     """
 
     dataset: str
@@ -69,7 +69,7 @@ class Ranges(NamedTuple):
     """What a plan reads.
 
     :param splits: that cover all rows of the dataset, here or where they stood before.
-    :param moved: pieces of the fragments that hold rows from elsewhere, by what they are.
+    :param moved: stretches of the fragments that hold rows from elsewhere, by what they are.
     """
 
     splits: tuple[Split, ...]
@@ -95,7 +95,7 @@ def ranges_of(
     new = live.keys() - of_plan - known.keys()
     if new and plan.base is not None:
         followed = _followed(dataset, plan, fields, known, before, is_staged)
-        known |= {of: pieces for of, pieces in followed.items() if of in new}
+        known |= {of: stretches for of, stretches in followed.items() if of in new}
     moved = {of: known[of] for of in live if of in known}
     splits: dict[str, Split] = {}
     for of, fragment in live.items():
@@ -103,7 +103,7 @@ def ranges_of(
         for split in as_named(range_splits(dataset, fragment, fields, runs, rows_per_split), plan).values():
             # What is not staged is read as it is now: without rows that are deleted, at a version that is there.
             splits[split.id] = before[split.id] if split.id in before and is_staged(split.id) else split
-        splits |= {piece.split: before[piece.split] for piece in moved.get(of, ()) if piece.split}
+        splits |= {stretch.split: before[stretch.split] for stretch in moved.get(of, ()) if stretch.split}
     return Ranges(tuple(splits.values()), moved)
 
 
@@ -116,7 +116,7 @@ def _followed(
     dataset: LanceDataset, plan: Plan, fields: frozenset[int], known: Mapping[str, list[MovedRows]], before: Mapping[str, Split],
     is_staged: Callable[[str], bool],
 ) -> dict[str, list[MovedRows]]:  # fmt: skip
-    """The pieces of the fragments that came since a plan, as far as they can be told."""
+    """The stretches of the fragments that came since a plan, as far as they can be told."""
     base = plan.base or 0
     read: dict[str, list[Rows]] = {}
     ids = {Rows.from_json(split.read): split.id for split in before.values()}
@@ -126,87 +126,87 @@ def _followed(
         planned = live_fragments(dataset.checkout_version(base))
     except (OSError, ValueError):
         return {}
-    pieces: dict[int, Sequence[MovedRows]] = {}
+    stretches: dict[int, Sequence[MovedRows]] = {}
     for fragment in planned:
         of = content_of(fragment, fields)
         staged = [MovedRows(ids[rows] if is_staged(ids[rows]) else "", rows.start, rows.stop) for rows in read.get(of, ())]
-        pieces[fragment.id] = _filled(known[of], staged) if of in known else staged
-    now = follow(dataset, base, pieces, fields)
+        stretches[fragment.id] = _filled(known[of], staged) if of in known else staged
+    now = follow(dataset, base, stretches, fields)
     return {content_of(fragment, fields): list(now[fragment.id]) for fragment in live_fragments(dataset) if fragment.id in now}
 
 
-def _filled(pieces: Sequence[MovedRows], staged: Iterable[MovedRows]) -> list[MovedRows]:
-    """The pieces of a fragment; those that no split had read are cut where splits have read them since."""
-    read_since = {piece.start: piece for piece in staged if piece.split}
+def _filled(stretches: Sequence[MovedRows], staged: Iterable[MovedRows]) -> list[MovedRows]:
+    """The stretches of a fragment; those that no split had read are cut where splits have read them since."""
+    read_since = {stretch.start: stretch for stretch in staged if stretch.split}
     filled: list[MovedRows] = []
     at = 0
-    for piece in pieces:
-        end = at + piece.rows
-        while not piece.split and at < end:
+    for stretch in stretches:
+        end = at + stretch.rows
+        while not stretch.split and at < end:
             read = read_since.get(at)
             stop = read.stop if read is not None else min([start for start in read_since if at < start < end], default=end)
             _add(filled, read if read is not None else MovedRows("", at, stop))
             at = stop
-        if piece.split:
-            _add(filled, piece)
+        if stretch.split:
+            _add(filled, stretch)
         at = end
     return filled
 
 
-def _unread(pieces: Sequence[MovedRows]) -> Iterator[tuple[int, int]]:
+def _unread(stretches: Sequence[MovedRows]) -> Iterator[tuple[int, int]]:
     """Places of the rows that no split has read."""
     at = 0
-    for piece in pieces:
-        if not piece.split:
-            yield at, at + piece.rows
-        at += piece.rows
+    for stretch in stretches:
+        if not stretch.split:
+            yield at, at + stretch.rows
+        at += stretch.rows
 
 
-def kept(pieces: Sequence[MovedRows], runs: Iterable[tuple[int, int]]) -> list[MovedRows]:
-    """Of the rows that the pieces are, one after the other, those with these numbers.
+def kept(stretches: Sequence[MovedRows], runs: Iterable[tuple[int, int]]) -> list[MovedRows]:
+    """Of the rows that the stretches are, one after the other, those with these numbers.
 
     :param runs: from a number up to another, in their order.
     """
     cut: list[MovedRows] = []
     at = first = 0
     for start, stop in runs:
-        while at < len(pieces) and first < stop:
-            piece = pieces[at]
-            low, high = max(start, first), min(stop, first + piece.rows)
+        while at < len(stretches) and first < stop:
+            stretch = stretches[at]
+            low, high = max(start, first), min(stop, first + stretch.rows)
             if low < high:
-                _add(cut, MovedRows(piece.split, piece.start + low - first, piece.start + high - first))
-            if first + piece.rows > stop:
+                _add(cut, MovedRows(stretch.split, stretch.start + low - first, stretch.start + high - first))
+            if first + stretch.rows > stop:
                 break
-            first += piece.rows
+            first += stretch.rows
             at += 1
     return cut
 
 
-def dealt(pieces: Sequence[MovedRows], sizes: Iterable[int]) -> Iterator[list[MovedRows]]:
-    """The pieces, so many rows at a time."""
+def dealt(stretches: Sequence[MovedRows], sizes: Iterable[int]) -> Iterator[list[MovedRows]]:
+    """The stretches, so many rows at a time."""
     done = 0
     for size in sizes:
-        yield kept(pieces, [(done, done + size)])
+        yield kept(stretches, [(done, done + size)])
         done += size
 
 
-def _add(pieces: list[MovedRows], piece: MovedRows) -> None:
-    if pieces and pieces[-1].split == piece.split and (not piece.split or pieces[-1].stop == piece.start):
+def _add(stretches: list[MovedRows], stretch: MovedRows) -> None:
+    if stretches and stretches[-1].split == stretch.split and (not stretch.split or stretches[-1].stop == stretch.start):
         # Of rows that no split has read it does not matter where they stood.
-        pieces[-1] = pieces[-1]._replace(stop=pieces[-1].stop + piece.rows)
+        stretches[-1] = stretches[-1]._replace(stop=stretches[-1].stop + stretch.rows)
     else:
-        pieces.append(piece)
+        stretches.append(stretch)
 
 
 def follow(
-    dataset: LanceDataset, base: int, pieces: Mapping[int, Sequence[MovedRows]], fields: frozenset[int]
+    dataset: LanceDataset, base: int, stretches: Mapping[int, Sequence[MovedRows]], fields: frozenset[int]
 ) -> dict[int, Sequence[MovedRows]]:
-    """The pieces of the fragments that the dataset has now, by their ids; without those that cannot be told.
+    """The stretches of the fragments that the dataset has now, by their ids; without those that cannot be told.
 
-    :param base: the version that ``pieces`` are of.
+    :param base: the version that ``stretches`` are of.
     :param fields: ids of the columns that were read.
     """
-    followed = dict(pieces)
+    followed = dict(stretches)
     try:
         for version in range(base + 1, dataset.version + 1):
             _step(dataset, version, followed, fields)
@@ -218,8 +218,8 @@ def follow(
     return followed
 
 
-def _step(dataset: LanceDataset, version: int, pieces: dict[int, Sequence[MovedRows]], fields: frozenset[int]) -> None:
-    """Bring the pieces of fragments from the version before to this one."""
+def _step(dataset: LanceDataset, version: int, stretches: dict[int, Sequence[MovedRows]], fields: frozenset[int]) -> None:
+    """Bring the stretches of fragments from the version before to this one."""
     transaction = transaction_of(dataset, version)
     operation: Any = None if transaction is None else transaction.operation
     name = type(operation).__name__
@@ -228,30 +228,30 @@ def _step(dataset: LanceDataset, version: int, pieces: dict[int, Sequence[MovedR
     before, after = (_fragments(dataset, number) for number in (version - 1, version))
     if name == "Rewrite":
         for group in operation.groups:
-            _move(dataset.checkout_version(version - 1), group, pieces)
+            _move(dataset.checkout_version(version - 1), group, stretches)
         return
-    for number in list(pieces):
+    for number in list(stretches):
         if number not in after or number not in before or content_of(before[number], fields) != content_of(after[number], fields):
-            del pieces[number]
+            del stretches[number]
 
 
 def _move(before: LanceDataset, group: Any, of_fragments: dict[int, Sequence[MovedRows]]) -> None:  # noqa: ANN401 - a RewriteGroup
     """What was in the old fragments of a compaction is in the new ones."""
     moved: list[MovedRows] = []
     for old in group.old_fragments:
-        pieces = of_fragments.pop(old.id, None) or [MovedRows("", 0, old.physical_rows)]
-        for piece in kept(pieces, _live(before.get_fragment(old.id), old.physical_rows)):
-            _add(moved, piece)
-    if sum(piece.rows for piece in moved) != sum(new.physical_rows for new in group.new_fragments):
+        stretches = of_fragments.pop(old.id, None) or [MovedRows("", 0, old.physical_rows)]
+        for stretch in kept(stretches, _live(before.get_fragment(old.id), old.physical_rows)):
+            _add(moved, stretch)
+    if sum(stretch.rows for stretch in moved) != sum(new.physical_rows for new in group.new_fragments):
         return
-    for new, pieces in zip(group.new_fragments, dealt(moved, [new.physical_rows for new in group.new_fragments]), strict=True):
-        if len(pieces) > _MOST_PIECES:
+    for new, stretches in zip(group.new_fragments, dealt(moved, [new.physical_rows for new in group.new_fragments]), strict=True):
+        if len(stretches) > _MOST_STRETCHES:
             _log.warning(
-                "Fragment %s of %s is of %s pieces that were computed apart. What was computed of it is computed anew.",
-                new.id, before.uri, f"{len(pieces):,}",
+                "Fragment %s of %s is of %s stretches that were computed apart. What was computed of it is computed anew.",
+                new.id, before.uri, f"{len(stretches):,}",
             )  # fmt: skip
-        elif any(piece.split for piece in pieces):
-            of_fragments[new.id] = pieces
+        elif any(stretch.split for stretch in stretches):
+            of_fragments[new.id] = stretches
 
 
 def _live(fragment: Any, rows: int) -> list[tuple[int, int]]:  # noqa: ANN401 - a LanceFragment

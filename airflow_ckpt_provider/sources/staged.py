@@ -75,11 +75,11 @@ class Staged:
         references = [pointer for pointer in given if not isinstance(pointer, str)]
         if len(references) < len(given):
             raise InvalidInputError(f"{given!r} has a key in it. A reference says what is sealed; a key alone does not.")
-        others = [reference for reference in references if reference["format"] != _FORMAT]
-        if others:
+        of_tables = [reference for reference in references if reference["format"] != _FORMAT]
+        if of_tables:
             raise InvalidInputError(
-                f"The rows of the key {others[0]['idempotence_key']!r} are staged for the table {others[0]['table']}, not for "
-                "another task. Read the table once they are committed, or stage them with a CheckpointedTransformOperator."
+                f"The rows of the key {of_tables[0]['idempotence_key']!r} are staged for the table {of_tables[0]['table']}, not "
+                "for another task. Read the table once they are committed, or stage them with a CheckpointedTransformOperator."
             )
         if len({reference["checkpoint_conn_id"] for reference in references}) > 1:
             raise InvalidInputError("The stages that are read have different checkpoint connections. Give them one.")
@@ -226,15 +226,15 @@ class StagedRows:
         if not sealed:
             return []
         listed = {file.path.rpartition("/")[2]: file for file in InputFiles(pattern, options).all()}
-        found: list[PinnedFile] = []
+        pinned: list[PinnedFile] = []
         for file in sealed:
             name = file.path.rpartition("/")[2]
-            there = listed.get(name)
-            if file.path != f"{folder}/{name}" or there is None or there.size != file.bytes:
+            file_listed = listed.get(name)
+            if file.path != f"{folder}/{name}" or file_listed is None or file_listed.size != file.bytes:
                 raise StagedFileMissingError(
                     f"The staged file {file.path} of the key {checkpoint.key.value!r} is gone or damaged, and this task reads it. "
                     "Something deletes below the checkpoint store: stop it. Clear the stage of that key, which stages what is "
                     f"missing, and then this task; or {how_to_restart(checkpoint.header)}."
                 )
-            found.append(there)
-        return found
+            pinned.append(file_listed)
+        return pinned

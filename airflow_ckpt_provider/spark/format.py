@@ -209,7 +209,7 @@ class CheckpointedWriter(DataSourceArrowWriter):
         if self._options.commit:
             (settled,) = groups.commit([saved.checkpoint], table)
             _log.info(
-                "%s %s of %s has the rows of the key %s%s.", commit_word(saved.checkpoint).capitalize(), settled.commit.snapshot_id,
+                "%s %s of %s has the rows of the key %s%s.", commit_word(saved.checkpoint).capitalize(), settled.commit.commit_id,
                 table.identifier, request.key, "" if settled.landed_now else ", since an earlier commit",
             )  # fmt: skip
 

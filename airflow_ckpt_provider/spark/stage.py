@@ -206,7 +206,9 @@ class StageRun:
 
             return run_task(payload, batches)
 
-        tasks = pa.table({"splits": [msgspec.json.encode(own).decode() for own in splits_of_tasks(list(self._splits.values()))]})
+        tasks = pa.table(
+            {"splits": [msgspec.json.encode(of_task).decode() for of_task in splits_of_tasks(list(self._splits.values()))]}
+        )
         settings = {
             "spark.sql.leafNodeDefaultParallelism": str(tasks.num_rows),
             "spark.sql.execution.arrow.localRelationThreshold": "1g",
@@ -218,8 +220,8 @@ class StageRun:
     def _failure(self) -> TerminalError:
         """The first failure, as the error it was, with how many there are."""
         split_id, kind, message = min(self._failures)
-        others = f" ({len(self._failures) - 1} more splits failed too)" if len(self._failures) > 1 else ""
-        return terminal_error(kind, f"Split {split_id} of the key {self._checkpoint.key.value!r}{others}: {message}")
+        more = f" ({len(self._failures) - 1} more splits failed too)" if len(self._failures) > 1 else ""
+        return terminal_error(kind, f"Split {split_id} of the key {self._checkpoint.key.value!r}{more}: {message}")
 
 
 def splits_of_tasks(splits: Sequence[Split]) -> list[list[Split]]:
@@ -253,8 +255,8 @@ def run_task(payload: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
     context = TaskContext.get()
     task_attempt = str(context.taskAttemptId()) if context else uuid.uuid4().hex[:8]
     for batch in batches:
-        own = [split for text in batch.column("splits").to_pylist() for split in msgspec.json.decode(text, type=list[Split])]
-        for split in own:
+        of_task = [split for text in batch.column("splits").to_pylist() for split in msgspec.json.decode(text, type=list[Split])]
+        for split in of_task:
             error = message = None
             try:
                 work.run(split, task_attempt, repeated=context is not None and context.attemptNumber() > 0)

@@ -90,7 +90,7 @@ class OwnershipCheck:
 def require_work_once(work: Iterable[object], header: Header) -> None:
     """Refuse a plan with two splits that do the same: their rows would land twice.
 
-    :param work: what each of the table's own splits does.
+    :param work: what each of the table splits does.
     :raises CorruptObjectError: naming the key.
     """
     seen: set[object] = set()

@@ -1,4 +1,4 @@
-"""Staged files that a split of the table's own reads: what is said if one of them is gone or damaged (I5)."""
+"""Staged files that a table split reads: what is said if one of them is lost (I5)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _DAMAGED = re.compile(r"magic|corrupt|deserialize|invalid user input", re.IGNORE
 #: Files that a message names.
 _SHOWN = 5
 
-#: Looks at files, by their paths; see ``gone_of``.
+#: Looks at files, by their paths; see ``lost_of``.
 Sizes: TypeAlias = "Callable[[Sequence[str]], Sequence[int | None]]"
 
 
-def gone_of(files: Sequence[StagedFile], sizes: Sequence[int | None]) -> list[StagedFile]:
+def lost_of(files: Sequence[StagedFile], sizes: Sequence[int | None]) -> list[StagedFile]:
     """Those of these files that are gone, or have another size.
 
     :param sizes: of the files as they are now; None for one that is not there.
@@ -48,11 +48,11 @@ def reading_staged(files: Sequence[StagedFile], look: Sizes, table: str) -> Iter
     try:
         yield
     except (OSError, ValueError, KeyError) as error:
-        gone = gone_of(files, look([file.path for file in files]))
-        if gone:
+        lost = lost_of(files, look([file.path for file in files]))
+        if lost:
             raise StagedFileMissingError(
-                f"{len(gone)} of {len(files)} staged files of {table}, which this split reads, are gone or damaged, for instance "
-                f"{gone[0].path}. Nothing was committed. {_WAY_ON}"
+                f"{len(lost)} of {len(files)} staged files of {table}, which this split reads, are gone or damaged, for instance "
+                f"{lost[0].path}. Nothing was committed. {_WAY_ON}"
             ) from error
         if files and (isinstance(error, pa.ArrowInvalid) or _DAMAGED.search(str(error))):
             raise StagedFileMissingError(

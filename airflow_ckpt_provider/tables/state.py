@@ -21,9 +21,13 @@ if TYPE_CHECKING:
 
 
 class Landed(NamedTuple):
-    """A commit as the table's history shows it. ``landed_now`` is False if it was there before."""
+    """A commit as the table's history shows it.
 
-    snapshot_id: int | None
+    :param commit_id: id of the snapshot, or number of the version; None if there was nothing to write.
+    :param landed_now: False if it was there before.
+    """
+
+    commit_id: int | None
     committed_at: datetime
     landed_now: bool
 

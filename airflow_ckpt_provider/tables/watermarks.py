@@ -28,31 +28,31 @@ WATERMARK_PREFIX = "airflow.checkpoint.read."
 FOLLOWED = "follows"
 
 
-def watermarks_of(sealed: Sequence[SealedWrite]) -> dict[str, str]:
+def watermarks_of(writes: Sequence[SealedWrite]) -> dict[str, str]:
     """How far these checkpoints have read, as entries of what a commit says of itself."""
     return {
         WATERMARK_PREFIX + watermark.consumer: msgspec.json.encode(watermark.end, order="deterministic").decode()
-        for _, watermark in watermarks_in(sealed)
+        for _, watermark in watermarks_in(writes)
     }
 
 
-def moves_watermark(sealed: Sequence[SealedWrite]) -> bool:
+def moves_watermark(writes: Sequence[SealedWrite]) -> bool:
     """Whether any of these has read on, be it over snapshots without rows for it.
 
     The next increment must not begin before those, which may be expired by then.
     """
     return any(
-        watermark.end != watermark.begin and watermark.end.get("snapshot_id") is not None for _, watermark in watermarks_in(sealed)
+        watermark.end != watermark.begin and watermark.end.get("snapshot_id") is not None for _, watermark in watermarks_in(writes)
     )
 
 
-def require_watermarks(watermark_of: Callable[[str], JsonObject | None], sealed: Sequence[SealedWrite]) -> None:
+def require_watermarks(watermark_of: Callable[[str], JsonObject | None], writes: Sequence[SealedWrite]) -> None:
     """Refuse to commit what was not read from where the last commit ended.
 
     :param watermark_of: how far a consumer has read, as the table shows it.
     :raises TableMovedError: if another run has committed a part of it meanwhile.
     """
-    for write, watermark in watermarks_in(sealed):
+    for write, watermark in watermarks_in(writes):
         shown = watermark_of(watermark.consumer)
         if shown != watermark.begin:
             raise TableMovedError(
@@ -81,13 +81,13 @@ def consumer_of(origin: Origin, source: str) -> str:
     return hashlib.sha256(f"{origin.dag_id}\0{origin.task_id}\0{source}".encode()).hexdigest()[:16]
 
 
-def watermarks_in(sealed: Sequence[SealedWrite]) -> Iterator[tuple[SealedWrite, Increment]]:
+def watermarks_in(writes: Sequence[SealedWrite]) -> Iterator[tuple[SealedWrite, Increment]]:
     """Increments that these plans have read; a generation that replaces another reads the same increment again and moves none.
 
     :raises CorruptObjectError: if a plan has a watermark of another task or source than its header says, or none where it must have
         one: the next increment of that task would be left out, or be there twice (I15).
     """
-    for write in sealed:
+    for write in writes:
         if write.header.replaces is not None:
             continue
         followed, increment = write.header.source.get(FOLLOWED), write.plan.increment

@@ -67,7 +67,7 @@ class Writer(Protocol):
         ...
 
     def work(self, split: Split, stem: str) -> Written:
-        """Do a split that is the table's own, such as rewriting one of its files; see ``Split.task``."""
+        """Do a table split, such as rewriting a file of the table; see ``Split.task``."""
         ...
 
     def remove(self, written: Written) -> None:

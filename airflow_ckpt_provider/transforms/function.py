@@ -43,13 +43,15 @@ class Function:
             function = once(spec.id, lambda: _made(kind), _ended)
         self.call = function
         parameters = inspect.signature(function).parameters.values()
-        self.takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters)
-        named = [one for one in parameters if one.kind in {one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY}]
+        self.takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        named = [
+            parameter for parameter in parameters if parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
+        ]
         self.fixed = {STATE: once(f"{spec.id}.setup", setup)} if setup is not None else {}
-        self.optional = {one.name for one in named if one.default is not one.empty}
+        self.optional = {parameter.name for parameter in named if parameter.default is not parameter.empty}
         #: Names of the columns that it takes; of a function of batches, they are what it takes them out of.
-        self.columns = [] if spec.batched else [one.name for one in named if one.name not in self.fixed]
-        if setup is not None and not self.takes_all and STATE not in {one.name for one in named}:
+        self.columns = [] if spec.batched else [parameter.name for parameter in named if parameter.name not in self.fixed]
+        if setup is not None and not self.takes_all and STATE not in {parameter.name for parameter in named}:
             raise InvalidInputError(
                 f"{spec.name}: setup is given, and the function has no parameter {STATE!r} to take what it returns."
             )

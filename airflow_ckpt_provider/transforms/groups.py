@@ -116,12 +116,20 @@ class Aggregate:
         """
         self._require_no_async()
         parameters = inspect.signature(self._callable()).parameters.values()
-        if self._spec.batched or any(one.kind is one.VAR_KEYWORD for one in parameters):
+        if self._spec.batched or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             wanted = list(names)
         else:
-            named = [one for one in parameters if one.kind in {one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY} and one.name != "self"]
+            named = [
+                parameter
+                for parameter in parameters
+                if parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY} and parameter.name != "self"
+            ]
             fixed = {"state"} if self._setup is not None else set()
-            wanted = [one.name for one in named if one.name not in fixed and (one.default is one.empty or one.name in names)]
+            wanted = [
+                parameter.name
+                for parameter in named
+                if parameter.name not in fixed and (parameter.default is parameter.empty or parameter.name in names)
+            ]
         wanted = list(dict.fromkeys([*self.by, *self.order_by, *wanted]))
         missing = [name for name in wanted if name not in names]
         if missing:

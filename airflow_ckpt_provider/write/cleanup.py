@@ -1,4 +1,4 @@
-"""Removing what the attempts of a key have left behind: what never landed, and never will. Nothing else is touched (I4, I5).
+"""Removing the orphans of a key: what its attempts have written and never landed, and never will. Nothing else is touched (I4, I5).
 
 Rows that were rejected lie in the store: those that a committed write has left out stay there for ``Rejected``, and all others go.
 
@@ -45,7 +45,7 @@ class Cleaned(NamedTuple):
     """What became of one generation.
 
     :param files: removed, and their bytes.
-    :param left: why what it has left was not removed; empty if it was.
+    :param left: why its orphans were not removed; empty if they were.
     """
 
     generation: int
@@ -77,7 +77,7 @@ def clean(
     not_begun: NotBegun = lambda _: (),
     discard_unfinished: bool = False,
 ) -> Iterator[Cleaned]:
-    """Remove what the generations of a key have left, one after the other.
+    """Remove the orphans of the generations of a key, one generation after the other.
 
     :param latest: its newest generation.
     :param table_of: the table of a generation.
@@ -144,10 +144,10 @@ def _unnamed(checkpoint: Checkpoint, landed: SealedWrite | None) -> dict[str, in
 
     Of a generation that did not land, the next one reads the input again.
     """
-    paths, there = checkpoint.paths, in_store(checkpoint.store, checkpoint.paths)
-    seals = checkpoint.seals() if there and landed is not None else []
+    paths, stored = checkpoint.paths, in_store(checkpoint.store, checkpoint.paths)
+    seals = checkpoint.seals() if stored and landed is not None else []
     kept = {paths.rejected(file.split, file.writer) for seal in seals for file in seal.rejected}
-    return {name: there[name] for name in sorted(there.keys() - kept)}
+    return {name: stored[name] for name in sorted(stored.keys() - kept)}
 
 
 def landed_or_barred(checkpoint: Checkpoint, table: Table, known: set[Trace], *, record: bool = True) -> tuple[Commit | None, str]:

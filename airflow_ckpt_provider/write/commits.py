@@ -30,10 +30,10 @@ def landed(checkpoint: Checkpoint, table: Table, *, record: bool = True) -> Comm
     group = group_of(checkpoint)
     if group is None:
         return None
-    found = find_commit(checkpoint, group, table)
-    if found is None:
+    in_history = find_commit(checkpoint, group, table)
+    if in_history is None:
         return None
-    commit = commit_of(SealedWrite(checkpoint), group, found)
+    commit = commit_of(SealedWrite(checkpoint), group, in_history)
     return checkpoint.record(commit) if record else commit
 
 
@@ -48,33 +48,33 @@ def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
     :raises CorruptObjectError: if the record is not one of a commit of this generation (I15).
     """
     group = group_of(checkpoint)
-    if group is None or recorded.group != group.id or (recorded.snapshot_id is None and sealed_of(checkpoint).rows):
+    if group is None or recorded.group != group.id or (recorded.commit_id is None and sealed_of(checkpoint).rows):
         raise CorruptObjectError(
             f"Object {checkpoint.paths.commit} in the checkpoint store {checkpoint.store.uri} says that the key "
             f"{checkpoint.key.value!r} is committed, and that was no commit of what is staged under it. The store was altered; "
             "nothing was changed. Remove the object: the commit task looks into the table's history before it does anything."
         )
-    if recorded.snapshot_id is None:
+    if recorded.commit_id is None:
         sealed = SealedWrite(checkpoint)
         sealed.require_handed_over()
         sealed.require_agreeing()
         return
     try:
-        found = find_commit(checkpoint, group, table)
+        in_history = find_commit(checkpoint, group, table)
     except HistoryExpiredError as error:
         sealed = SealedWrite(checkpoint)
         if sealed.seal.files and not look_at(table, checkpoint.header.table, lambda state: state.shows(sealed)):
             raise HistoryExpiredError(
                 f"It cannot be told whether the rows of the key {checkpoint.key.value!r} are in "
-                f"{checkpoint.header.table.identifier}: they were committed as number {recorded.snapshot_id}, which is expired "
+                f"{checkpoint.header.table.identifier}: they were committed as number {recorded.commit_id}, which is expired "
                 "since, and no file of them is in the table now. Either later writes or a compaction have taken those files, or "
                 "the table was rolled back before that expired. Nothing was changed. Look for the rows in the table; if they are "
                 "there, mark the task as success, if not, run the write under another idempotence key."
             ) from error
         return
-    if found is None or found.snapshot_id != recorded.snapshot_id:
+    if in_history is None or in_history.commit_id != recorded.commit_id:
         raise RolledBackError(
-            f"The key {checkpoint.key.value!r} was committed as snapshot {recorded.snapshot_id}, and "
+            f"The key {checkpoint.key.value!r} was committed as snapshot {recorded.commit_id}, and "
             f"{checkpoint.header.table.identifier} does not show it any more: the table was set back to earlier metadata. It "
             "is not committed again. To redo the write, run it under another idempotence key."
         )
@@ -87,4 +87,4 @@ def find_commit(checkpoint: Checkpoint, group: Group, table: Table) -> Landed | 
 
 def commit_of(write: SealedWrite, group: Group, outcome: Landed) -> Commit:
     """The record of a commit that the table's history shows."""
-    return Commit(group=group.id, snapshot_id=outcome.snapshot_id, committed_at=outcome.committed_at, rows=write.seal.rows)
+    return Commit(group=group.id, commit_id=outcome.commit_id, committed_at=outcome.committed_at, rows=write.seal.rows)

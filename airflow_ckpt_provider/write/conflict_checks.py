@@ -38,10 +38,10 @@ class ConflictChecks:
     def __init__(self, checkpoints: Sequence[Checkpoint], files: StagedFileCheck) -> None:
         self._checkpoints = checkpoints
         self._files = files
-        self._earlier = [(checkpoint, checkpoint.earlier()) for checkpoint in checkpoints]
-        self._groups = [group for checkpoint, before in self._earlier for group in _groups_of(checkpoint, before)]
+        self._earlier_generations = [(checkpoint, checkpoint.earlier_generations()) for checkpoint in checkpoints]
+        self._groups = [group for checkpoint, before in self._earlier_generations for group in _groups_of(checkpoint, before)]
         # What an earlier generation has landed is refused, or replaced.
-        self._known = {trace_of(before.header) for _, generations in self._earlier for before in generations}
+        self._known = {trace_of(before.header) for _, generations in self._earlier_generations for before in generations}
 
     def require(self, state: TableState) -> None:
         """Check that the commit may be made on this state.
@@ -57,15 +57,15 @@ class ConflictChecks:
                 if state.find(group) is not None:
                     raise _landed_after_all(group, self._checkpoints)
         state.require_unknown([checkpoint.header for checkpoint in self._checkpoints], self._known, since_bound=True)
-        for checkpoint, earlier in self._earlier:
-            require_not_landed(checkpoint.header, earlier, state, since_bound=True)
+        for checkpoint, earlier_generations in self._earlier_generations:
+            require_not_landed(checkpoint.header, earlier_generations, state, since_bound=True)
         self._files.require_still(state)
 
 
 def require_nothing_earlier(checkpoints: Sequence[Checkpoint], table: Table) -> None:
     """What is checked before a swap, for checkpoints without rows, which make none."""
     for checkpoint in checkpoints:
-        for group in _groups_of(checkpoint, checkpoint.earlier()):
+        for group in _groups_of(checkpoint, checkpoint.earlier_generations()):
             members = [Checkpoint.at(checkpoint.store, IdempotenceKey(member.key), member.generation) for member in group.members]
             find = functools.partial(_find, group, [member.header for member in members])
             with contextlib.suppress(RolledBackError):
@@ -77,15 +77,17 @@ def _find(group: Group, headers: Sequence[Header], state: TableState) -> Landed 
     return state.find(group, headers)
 
 
-def require_not_landed(header: Header, earlier: Sequence[Checkpoint], state: TableState, *, since_bound: bool = False) -> None:
+def require_not_landed(
+    header: Header, earlier_generations: Sequence[Checkpoint], state: TableState, *, since_bound: bool = False
+) -> None:
     """Refuse a generation if the table shows an earlier one of its key that it does not replace, whatever the store says of that.
 
-    :param earlier: the generations of the key before it.
+    :param earlier_generations: the generations of the key before it.
     :param since_bound: see ``TableState.require_unknown``.
     :raises RestartRefusedError: if it does.
     """
-    traces = {before.header.generation: trace_of(before.header) for before in earlier}
-    replaced = {traces[generation] for generation in _replaced(header, earlier)}
+    traces = {before.header.generation: trace_of(before.header) for before in earlier_generations}
+    replaced = {traces[generation] for generation in _replaced(header, earlier_generations)}
     if set(traces.values()) <= replaced:
         return
     try:
@@ -98,9 +100,9 @@ def require_not_landed(header: Header, earlier: Sequence[Checkpoint], state: Tab
         ) from error
 
 
-def _replaced(header: Header, earlier: Sequence[Checkpoint]) -> set[int]:
+def _replaced(header: Header, earlier_generations: Sequence[Checkpoint]) -> set[int]:
     """The committed generations that one takes the place of, one after the other."""
-    headers = {before.header.generation: before.header for before in earlier}
+    headers = {before.header.generation: before.header for before in earlier_generations}
     chain, replaces = set[int](), header.replaces
     while replaces is not None:
         chain.add(replaces)
@@ -122,21 +124,21 @@ def require_live_together(checkpoint: Checkpoint, members: Sequence[Checkpoint])
     try:
         checkpoint.require_live()
     except DiscardedError as error:
-        others = [repr(other.key.value) for other in members if other is not checkpoint]
-        if not others:
+        other_keys = [repr(other.key.value) for other in members if other is not checkpoint]
+        if not other_keys:
             raise
-        shown = ", ".join(others[:10]) + (f" and {len(others) - 10} more" if len(others) > 10 else "")
+        shown = ", ".join(other_keys[:10]) + (f" and {len(other_keys) - 10} more" if len(other_keys) > 10 else "")
         raise DiscardedError(
             f"{error} A commit of it together with {shown} was begun before that and cannot land any more. Run the stages of those "
             f"keys again too, from their start, then commit all of them. For each: {how_to_restart(checkpoint.header)}."
         ) from error
 
 
-def _groups_of(checkpoint: Checkpoint, earlier: Sequence[Checkpoint]) -> list[Group]:
+def _groups_of(checkpoint: Checkpoint, earlier_generations: Sequence[Checkpoint]) -> list[Group]:
     """Groups that discarded earlier generations were bound to; what the checkpoint replaces was not discarded."""
-    chain = _replaced(checkpoint.header, earlier)
+    chain = _replaced(checkpoint.header, earlier_generations)
     bound = []
-    for before in earlier:
+    for before in earlier_generations:
         group = group_of(before) if before.header.generation not in chain else None
         if group is not None and not _landed_nothing(before):
             bound.append(group)
@@ -146,4 +148,4 @@ def _groups_of(checkpoint: Checkpoint, earlier: Sequence[Checkpoint]) -> list[Gr
 def _landed_nothing(checkpoint: Checkpoint) -> bool:
     """Whether its commit is known to have made no snapshot, however often it was tried: history has nothing to tell about it."""
     recorded, seal = checkpoint.committed(), checkpoint.sealed()
-    return recorded is not None and recorded.snapshot_id is None and seal is not None and not seal.provisional
+    return recorded is not None and recorded.commit_id is None and seal is not None and not seal.provisional

@@ -67,10 +67,10 @@ class Execution:
 
         :raises CorruptObjectError: naming one.
         """
-        own = re.compile(rf"x{self.id}p([0-9]+)t[0-9A-Za-z_]+")
+        own_id = re.compile(rf"x{self.id}p([0-9]+)t[0-9A-Za-z_]+")
         partitions = set()
         for split_id in split_ids:
-            match = own.fullmatch(split_id)
+            match = own_id.fullmatch(split_id)
             if match is None or match[1] in partitions:
                 raise CorruptObjectError(
                     f"The split {split_id} is none of the execution {self.id}, or a second one of a partition. Nothing was sealed."

@@ -68,7 +68,7 @@ class Generations:
         restart = request.restart_token is not None and not self._served(latest, request.restart_token)
         committed = self._landed(latest) if request.on_rerun == "replace" and self._headers.is_same_table(latest) else None
         if restart and committed is None:
-            self._require_heir(latest)
+            self._require_same_replacement(latest)
             self._discard(latest, "restart was asked for")
             return self._create_after(latest)
         wanted = self._headers.wanted(latest)
@@ -84,22 +84,22 @@ class Generations:
             look_at(self._table, latest.header.table, lambda state: state.mode(latest.header).require_replaceable(landed))
             return self._create_after(latest, replaces=latest.header.generation)
         if changes and request.on_change == "restart":
-            self._require_heir(latest)
+            self._require_same_replacement(latest)
             self._discard(latest, "; ".join(changes))
             return self._create_after(latest)
         if not (changes and self._goes_on(latest, wanted)):
             latest.require_binding(wanted)
         self._table.require_creation(latest.header.table, request.parameters)
-        again = self._looks_again(latest)
-        if not again and latest.header.table.creation is not None and bound_group(latest) is None:
+        looks_again = self._looks_again(latest)
+        if not looks_again and latest.header.table.creation is not None and bound_group(latest) is None:
             look_at(self._table, latest.header.table, lambda _: None)
-        return self._create_after(latest) if again else latest
+        return self._create_after(latest) if looks_again else latest
 
     def _after(self, latest: Checkpoint, tombstone: Tombstone) -> Checkpoint:
         """The generation to work on where the newest was given up: the next one, or the same if it was done with."""
         if tombstone.freed and self._stays_freed(latest):
             return latest
-        self._require_heir(latest)
+        self._require_same_replacement(latest)
         self._require_settled(latest)
         return self._create_after(latest)
 
@@ -127,7 +127,7 @@ class Generations:
     def _landed(self, latest: Checkpoint) -> Commit | None:
         """The commit of a generation, if it made a snapshot."""
         commit = commits.landed(latest, self._table)
-        return None if commit is None or commit.snapshot_id is None else commit
+        return None if commit is None or commit.commit_id is None else commit
 
     def _looks_again(self, latest: Checkpoint) -> bool:
         """Whether the next generation is to be opened because nothing of this one has landed, and there is something to read now.
@@ -142,7 +142,7 @@ class Generations:
                 if not groups.settle_nothing(latest, self._table):
                     return False
                 commit = latest.committed()
-        elif commit.snapshot_id is not None:
+        elif commit.commit_id is not None:
             return False
         # A source that only Spark can look at is looked at by writing it again, once its commit has shown that there was nothing.
         listable = isinstance(self._request.source, ListableSource)
@@ -154,7 +154,7 @@ class Generations:
         except Exception as error:  # noqa: BLE001 - whatever it is, what was written before stands
             _log.warning("What there is to read now could not be compared with what was read for the key %s: %s", latest.key, error)
         if self.news and commit is None:
-            self._require_heir(latest)
+            self._require_same_replacement(latest)
             self._discard(latest, f"it has no rows, and {self.news}")
         return bool(self.news)
 
@@ -205,12 +205,12 @@ class Generations:
         :raises BindingMismatchError: if it does.
         """
         try:
-            earlier = Checkpoint(self._store, header).earlier()
-            known = {trace_of(checkpoint.header) for checkpoint in earlier}
+            earlier_generations = Checkpoint(self._store, header).earlier_generations()
+            known = {trace_of(checkpoint.header) for checkpoint in earlier_generations}
 
             def look(state: TableState) -> None:
                 state.require_unknown([header], known)
-                require_not_landed(header, earlier, state)
+                require_not_landed(header, earlier_generations, state)
 
             look_at(self._table, header.table, look)
         except (BindingMismatchError, RestartRefusedError):
@@ -225,7 +225,7 @@ class Generations:
                 "its files cannot be replaced one for one. Use another idempotence key."
             )
 
-    def _require_heir(self, given_up: Checkpoint) -> None:
+    def _require_same_replacement(self, given_up: Checkpoint) -> None:
         """Refuse to let this request take the place of a replacement that it could not have been.
 
         :param given_up: a generation that is not committed; what it was to replace, the next one is to.
@@ -261,7 +261,7 @@ class Generations:
 
     def _served(self, latest: Checkpoint, token: str) -> bool:
         """Whether this restart opened a generation already; a newer one may belong to somebody else since."""
-        return any(checkpoint.header.restart_token == token for checkpoint in (latest, *latest.earlier()))
+        return any(checkpoint.header.restart_token == token for checkpoint in (latest, *latest.earlier_generations()))
 
     def _discard(self, checkpoint: Checkpoint, why: str) -> None:
         """Give up a generation that did not land. One that landed is not given up: its rows are in the table."""
@@ -281,7 +281,7 @@ class Generations:
         if recorded is not None:
             raise RestartRefusedError(
                 f"The key {checkpoint.key.value!r}, generation {checkpoint.header.generation}, is committed"
-                + (f" as snapshot {recorded.snapshot_id}" if recorded.snapshot_id else "")
+                + (f" as snapshot {recorded.commit_id}" if recorded.commit_id else "")
                 + f" of {checkpoint.header.table.identifier}; a restart would land its rows a second time. To replace them, "
                 "clear the task with on_rerun='replace'; to have them twice, use another idempotence key."
             )
@@ -311,4 +311,4 @@ class Generations:
 def _discarded_too_late(discarded: Checkpoint) -> bool:
     """Whether a commit that was under way when a generation was discarded has landed all the same, and is recorded."""
     commit = discarded.committed()
-    return commit is not None and commit.snapshot_id is not None
+    return commit is not None and commit.commit_id is not None

@@ -30,10 +30,10 @@ def require_together(headers: Sequence[Header], table: str) -> None:
             f"The rows of the key {first.key!r} are staged for the next task to read, and no commit lands them. Pass this "
             "operator the output of the stage that writes them into a table."
         )
-    others = sorted({header.mode for header in headers})
-    if len(others) > 1 or any(header.parameters != first.parameters for header in headers):
+    modes = sorted({header.mode for header in headers})
+    if len(modes) > 1 or any(header.parameters != first.parameters for header in headers):
         raise InvalidInputError(
-            f"One commit lands in one way, but these checkpoints of {table} have the modes {', '.join(others)}, or other "
+            f"One commit lands in one way, but these checkpoints of {table} have the modes {', '.join(modes)}, or other "
             "parameters of them. Use one commit task for each."
         )
     if len({header.key for header in headers if header.table.creation is not None}) > 1:

@@ -90,29 +90,29 @@ def commit(
     settled: dict[Member, tuple[Commit, bool]] = {}
     fresh: list[SealedWrite] = []
     verified: set[str] = set()
-    for member, found in zip(known, store.each(_standing, known.values()), strict=True):
+    for member, standing in zip(known, store.each(_standing, known.values()), strict=True):
         checkpoint = known[member]
         if member in settled:
             continue
-        if found.recorded is not None:
-            if found.recorded.group not in verified:
-                verify(checkpoint, found.recorded, table)
-                verified.add(found.recorded.group)
-            if found.recorded.snapshot_id is None:
+        if standing.recorded is not None:
+            if standing.recorded.group not in verified:
+                verify(checkpoint, standing.recorded, table)
+                verified.add(standing.recorded.group)
+            if standing.recorded.commit_id is None:
                 # No table vouches for the record of a commit that changed nothing.
                 audited.look([writes[member]])
-            settled[member] = (found.recorded, False)
+            settled[member] = (standing.recorded, False)
             continue
-        if found.is_discarded:
+        if standing.is_discarded:
             checkpoint.require_live()
-        group = group_of(checkpoint) if found.is_bound else None
+        group = group_of(checkpoint) if standing.is_bound else None
         if group is None:
             fresh.append(writes[member])
         else:
             settled |= _settle(group, writes[member], table, audited)
     if fresh:
         settled |= _begin(fresh, table, audited, settled)
-    return [Settled(one, writes[one.member].seal, *settled[one.member]) for one in checkpoints]
+    return [Settled(checkpoint, writes[checkpoint.member].seal, *settled[checkpoint.member]) for checkpoint in checkpoints]
 
 
 def _begin(
@@ -176,11 +176,11 @@ class _Audited:
         """Whether there is anything that looks."""
         return self._audit is not None
 
-    def look(self, sealed: Sequence[SealedWrite]) -> None:
+    def look(self, writes: Sequence[SealedWrite]) -> None:
         """Audit these, unless all of them were."""
-        these = {(Member(key=one.header.key, generation=one.header.generation), one.seal.round) for one in sealed}
+        these = {(Member(key=write.header.key, generation=write.header.generation), write.seal.round) for write in writes}
         if self._audit is not None and not these <= self._seen:
-            self._audit(sealed)
+            self._audit(writes)
             self._seen |= these
 
 
@@ -201,24 +201,24 @@ def _settle(
     store = named.checkpoint.store
     if writes is None:
         known = {named.checkpoint.member: named}
-        members = store.each(lambda one: known[one].checkpoint if one in known else _opened(store, one), group.members)
+        members = store.each(lambda member: known[member].checkpoint if member in known else _opened(store, member), group.members)
         require_one_way(named.checkpoint, members)
         _require_asked_for(group, named, members, table, audited)
-        writes = store.each(lambda one: known[one.member] if one.member in known else SealedWrite(one), members)
+        writes = store.each(lambda checkpoint: known.get(checkpoint.member) or SealedWrite(checkpoint), members)
     else:
         require_one_way(named.checkpoint, [write.checkpoint for write in writes])
         list_members(named.checkpoint, group)
-    found = store.each(lambda write: bind(write.checkpoint, group), writes)
+    bound = store.each(lambda write: bind(write.checkpoint, group), writes)
     # The first to bind it fixed the horizon: nobody can have committed the group before that.
-    horizons = [one.horizon for one in found if one.id == group.id]
-    begun_here = all(one is group for one in found)
-    writes = [write for write, one in zip(writes, found, strict=True) if one.id == group.id]
+    horizons = [bound_to.horizon for bound_to in bound if bound_to.id == group.id]
+    begun_here = all(bound_to is group for bound_to in bound)
+    writes = [write for write, bound_to in zip(writes, bound, strict=True) if bound_to.id == group.id]
     if not writes:
         return {}
     checkpoints = [write.checkpoint for write in writes]
     # Its id is that of all who were meant to be in it; what the snapshot says of itself is who is.
-    there = tuple(checkpoint.member for checkpoint in checkpoints)
-    commit = GroupCommit(msgspec.structs.replace(group, horizon=min(horizons), members=there), writes)
+    landing = tuple(checkpoint.member for checkpoint in checkpoints)
+    commit = GroupCommit(msgspec.structs.replace(group, horizon=min(horizons), members=landing), writes)
     # If nobody had begun it, it cannot have landed; should another task be about to, the commit finds that out by itself.
     # Another task may have begun it on a later state than the one that was seen here.
     state = state if begun_here else None
@@ -244,12 +244,12 @@ def _settle(
 
 def _require_asked_for(group: Group, named: SealedWrite, members: Sequence[Checkpoint], table: Table, audited: _Audited) -> None:
     """Refuse a group of the store that has not landed and would land what the caller was not told to commit (I15)."""
-    more = [one for one in members if one.member not in audited.asked_for]
+    more = [member for member in members if member.member not in audited.asked_for]
     # One that is bound to another commit does not land with this one.
-    more = [one for one in more if (bound := group_of(one)) is None or bound.id == group.id]
+    more = [member for member in more if (bound := group_of(member)) is None or bound.id == group.id]
     if more and find_commit(named.checkpoint, group, table) is None:
-        for one in more:
-            require_live_together(one, members)
+        for member in more:
+            require_live_together(member, members)
         raise not_asked_for(named.checkpoint, more)
 
 

@@ -30,14 +30,14 @@ class Candidate:
 
     :param commit: as it is recorded, or as the table shows it.
     :param later: later generations of its key.
-    :param bare: numbers of those of them whose records are removed.
+    :param without_records: numbers of those of them whose records are removed.
     :param settled: groups of which each member is known to be recorded as committed, in the whole sweep.
     """
 
     checkpoint: Checkpoint
     commit: Commit
     later: Sequence[Checkpoint]
-    bare: frozenset[int]
+    without_records: frozenset[int]
     inventory: Inventory
     settled: set[str] = field(default_factory=set)
 
@@ -58,11 +58,11 @@ class Replaced:
 
     def reason(self, candidate: Candidate) -> str | None:
         """The later generation that takes its place, until the records of that one are removed."""
-        own = candidate.checkpoint.header.generation
-        heirs = [one.header.generation for one in candidate.later if one.header.replaces == own]
-        if not heirs or candidate.bare.intersection(heirs):
+        replaced = candidate.checkpoint.header.generation
+        replacements = [later.header.generation for later in candidate.later if later.header.replaces == replaced]
+        if not replacements or candidate.without_records.intersection(replacements):
             return None
-        return f"generation {heirs[-1]} takes its place, and needs to know what it has committed"
+        return f"generation {replacements[-1]} takes its place, and needs to know what it has committed"
 
 
 class UnsettledGroup:
@@ -88,7 +88,7 @@ class LandedNothing:
 
     def reason(self, candidate: Candidate) -> str | None:
         """That no snapshot came of it; its records are few."""
-        if candidate.commit.snapshot_id is not None:
+        if candidate.commit.commit_id is not None:
             return None
         return "its commit changed nothing, and its stage compares what it has read with what there is to read when it is cleared"
 

@@ -24,9 +24,9 @@ def commit_facts(checkpoint: Checkpoint, commit: Commit, *, landed_now: bool) ->
     """The commit of a checkpoint, in the words of its table format."""
     facts = CommitFacts(committed_at=commit.committed_at.isoformat(), landed_now=landed_now)
     if commit_word(checkpoint) == "version":
-        facts["version"] = commit.snapshot_id
+        facts["version"] = commit.commit_id
     else:
-        facts["snapshot_id"] = commit.snapshot_id
+        facts["snapshot_id"] = commit.commit_id
     return facts
 
 

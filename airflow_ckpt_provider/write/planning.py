@@ -131,7 +131,7 @@ class Planning:
     def _runs_again(self, sealed: Seal | None, missing: Sequence[Split]) -> bool:
         """Open a round in which rows that earlier attempts have rejected run again, once all of the input is staged.
 
-        Work of the table's own that has begun was computed from what is staged. Then they run again only if the write cannot be
+        What table splits have begun to do was computed from what is staged. Then they run again only if the write cannot be
         sealed without them, and with all rows of their splits.
 
         :raises CheckpointError: if more rows are left out than the write may leave out.
@@ -224,7 +224,7 @@ class Planning:
         if self.has_own_round or not isinstance(source, ReplanningSource):
             return False
         if any(split.task != READ for split in self._write.plan.splits):
-            # The source is staged; what is missing is the table's own work.
+            # The source is staged; what is missing are table splits.
             return False
         planned = source.replan(self._write.plans, staged, self._attempt, self._request.options)
         if planned is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_ckpt_provider.checkpoint.rejected import files_of
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.write.outcome import commit_word
 
@@ -59,8 +60,36 @@ class StageLog:
         """Say that the key is committed already."""
         self._log.info(
             "The key is committed already as %s %s, at %s. Nothing is written; no Spark is started.",
-            commit_word(attempt.checkpoint), commit.snapshot_id, commit.committed_at.isoformat(),
+            commit_word(attempt.checkpoint), commit.commit_id, commit.committed_at.isoformat(),
         )  # fmt: skip
+
+    def uncommitted(self, attempt: WriteAttempt) -> None:
+        """Warn of what there is to read now and is not in the committed write. What is committed stays, whatever is found."""
+        news = self._news(attempt)
+        if news:
+            self._log.warning(
+                "The committed write does not have all that there is to read now: %s. To have it, set on_rerun='replace' on this "
+                "stage and clear it and its commit, which writes everything anew in place of what was committed; or write what is "
+                "new under another idempotence_key.", news,
+            )  # fmt: skip
+
+    def unplanned(self, attempt: WriteAttempt) -> None:
+        """Warn of files that a plan from the store does not read: they came later, or the plan was altered. The plan stands."""
+        news = self._news(attempt)
+        if news:
+            self._log.warning(
+                "The write keeps the plan that an earlier attempt has made, and does not read all that there is to read now: %s. "
+                "If that came later, write it under another idempotence_key, or %s. If not, see who can write to the checkpoint "
+                "store.", news, how_to_restart(attempt.checkpoint.header),
+            )  # fmt: skip
+
+    def _news(self, attempt: WriteAttempt) -> str | None:
+        """What there is to read now and was not planned; None, and a warning, if that cannot be told."""
+        try:
+            return attempt.news()
+        except Exception as error:  # noqa: BLE001 - what is written stands, be the source as it may
+            self._log.warning("What there is to read now could not be compared with what was planned: %s", error)
+            return None
 
     def announce(self, begun: Round, attempt: WriteAttempt) -> None:
         """Say what a round has to stage."""
@@ -68,9 +97,9 @@ class StageLog:
         total, missing = len(begun.plan.splits), len(begun.missing)
         which = f"Round {begun.number}: " if begun.number > 1 else ""
         self._log.info("%s%d splits planned: %d are staged already, %d to write.", which, total, total - missing, missing)
-        again = sum(file.rows for split in begun.missing for file in files_of(split))
-        if again:
-            self._log.info("%s rows of the input at which the transform failed before run again.", f"{again:,}")
+        rejected = sum(file.rows for split in begun.missing for file in files_of(split))
+        if rejected:
+            self._log.info("%s rows of the input at which the transform failed before run again.", f"{rejected:,}")
         splits, rows = attempt.saved
         if splits:
             self._log.info("Of %d of those to write, %s rows of the input are done. They go on behind them.", splits, f"{rows:,}")

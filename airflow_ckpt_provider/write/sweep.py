@@ -1,4 +1,4 @@
-"""A sweep: removing, from a whole checkpoint store, the records of writes that are done, and from the tables what those have left.
+"""A sweep: removing, from a whole checkpoint store, the records of writes that are done, and from the tables their orphans.
 
 What a generation is, it says by the objects that it has; how old it is, the store's own clock says (I13). What is young is live. Of
 what is older:
@@ -67,12 +67,12 @@ class Counts:
 
     :param foreign: objects in the store that are none of ours.
     :param younger: generations of which something was put since the moment that was asked for.
-    :param bare: generations that have nothing to remove.
+    :param without_records: generations that have nothing to remove.
     """
 
     foreign: int = 0
     younger: int = 0
-    bare: int = 0
+    without_records: int = 0
 
 
 @dataclass
@@ -80,7 +80,7 @@ class _Key:
     """What is known of one key while it is swept."""
 
     objects: dict[int, GenerationObjects]
-    bare: set[int] = field(default_factory=set)
+    without_records: set[int] = field(default_factory=set)
     opened: dict[int, Checkpoint] = field(default_factory=dict)
 
 
@@ -130,8 +130,8 @@ class Sweep:
             # The last one first: what takes the place of another needs that one.
             for number, objects in sorted(generations.items(), reverse=True):
                 if not objects.records:
-                    self.counts.bare += 1
-                    key.bare |= {number} if objects.is_committed else set()
+                    self.counts.without_records += 1
+                    key.without_records |= {number} if objects.is_committed else set()
                 elif not objects.is_older_than(before):
                     self.counts.younger += 1
                 else:
@@ -200,14 +200,14 @@ class Sweep:
         generations = {number: self._opened(checkpoint.paths.key_hash, number, key) for number in key.objects}
         if objects.is_compact and state is State.COMMITTED and SealedWrite(checkpoint).is_compact:
             # The sweep that began it was killed.
-            key.bare.add(generation)
+            key.without_records.add(generation)
             return self._removal.removed(checkpoint, state, listed, [])
         table = self._table_of(checkpoint)
-        known = {trace_of(one.header) for one in generations.values()}
+        known = {trace_of(opened.header) for opened in generations.values()}
         commit, barred = landed_or_barred(checkpoint, table, known, record=not self._removal.dry_run)
         if commit is not None:
-            later = [one for number, one in sorted(generations.items()) if number > generation]
-            candidate = Candidate(checkpoint, commit, later, frozenset(key.bare), inventory, self._settled)
+            later = [opened for number, opened in sorted(generations.items()) if number > generation]
+            candidate = Candidate(checkpoint, commit, later, frozenset(key.without_records), inventory, self._settled)
             return self._committed(candidate, table, key, listed)
         is_newest = generation == max(key.objects)
         return self._not_committed(checkpoint, table, state, listed, before, barred, is_newest=is_newest)
@@ -226,17 +226,17 @@ class Sweep:
         files = self._removal.orphans(write, table, write)
         if not self._removal.dry_run:
             checkpoint.compact(write.seal)
-            heir = self._heir(candidate)
-            if heir is not None:
-                return kept(checkpoint, State.COMMITTED, f"generation {heir} was opened a moment ago to take its place")
+            replacement = self._new_replacement(candidate)
+            if replacement is not None:
+                return kept(checkpoint, State.COMMITTED, f"generation {replacement} was opened a moment ago to take its place")
             self._removal.remove_files(table, checkpoint, files)
-        key.bare.add(checkpoint.header.generation)
+        key.without_records.add(checkpoint.header.generation)
         return self._removal.removed(checkpoint, State.COMMITTED, listed, files)
 
-    def _heir(self, candidate: Candidate) -> int | None:
+    def _new_replacement(self, candidate: Candidate) -> int | None:
         """A generation that is to take the place of this one, and that came after the store was listed."""
         checkpoint = candidate.checkpoint
-        known = {checkpoint.header.generation, *(one.header.generation for one in candidate.later)}
+        known = {checkpoint.header.generation, *(later.header.generation for later in candidate.later)}
         for number in Checkpoint.generations(self._store, checkpoint.key):
             if number > checkpoint.header.generation and number not in known:
                 opened = Checkpoint.at(self._store, checkpoint.key, number)

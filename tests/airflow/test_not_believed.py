@@ -349,7 +349,7 @@ def test_a_checkpoint_of_another_branch_than_the_operator_names_is_refused_and_b
 
 def test_a_key_lands_on_the_branch_that_the_dag_names(world, monkeypatch):
     groups.commit([handed_over(world)[0]], world.as_table())
-    monkeypatch.setattr(world, "target", lambda name="shop.orders": CatalogTable(world.catalog, name, "audit"))
+    monkeypatch.setattr(world, "as_table", lambda name="shop.orders": CatalogTable(world.catalog, name, "audit"))
     handed_over(world, "by key")
     TAKERS["commit"]("by key", table="shop.orders", branch="audit")
     # The second time it is there already.
@@ -472,7 +472,7 @@ def test_checks_look_at_what_only_the_store_says_has_changed_nothing(world):
     checkpoint, pointer = handed_over(world, "empty", source=source)
     group_id = groups.group_id_of([checkpoint.member])
     forge_group(checkpoint, checkpoint.member)
-    forge(checkpoint.store, checkpoint.paths.commit, Commit(group=group_id, snapshot_id=None, committed_at=now(), rows=0))
+    forge(checkpoint.store, checkpoint.paths.commit, Commit(group=group_id, commit_id=None, committed_at=now(), rows=0))
     with pytest.raises(AirflowFailException, match="there must be rows"):
         TAKERS["commit"](pointer, checks=[{"there must be rows": lambda staged: staged.rows > 0}])
     assert TAKERS["commit"](pointer)["commit"]["snapshot_id"] is None
@@ -505,8 +505,8 @@ def test_a_record_of_a_commit_that_never_was_is_not_believed(world, bound, snaps
     group_id = groups.group_id_of([mine.member])
     if bound:
         forge_group(mine, mine.member)
-    snapshot_id = None if snapshot == "none" else landed.commit.snapshot_id
-    forge(mine.store, mine.paths.commit, Commit(group=group_id, snapshot_id=snapshot_id, committed_at=now(), rows=20))
+    snapshot_id = None if snapshot == "none" else landed.commit.commit_id
+    forge(mine.store, mine.paths.commit, Commit(group=group_id, commit_id=snapshot_id, committed_at=now(), rows=20))
     for taker in ("commit", "sensor"):
         for given in (pointer, "orders"):
             with pytest.raises(AirflowFailException, match=r"CorruptObjectError|RolledBackError"):

@@ -84,7 +84,7 @@ def test_what_was_removed_and_what_was_kept_is_returned(world):
     assert totals == {"cleaned": 1, "objects": 5, "object_bytes": first["object_bytes"], "kept": 1, "foreign": 1}
     again = sweep(abandoned="discard")
     assert [one["state"] for one in again["generations"]] == ["discarded"]
-    assert again["totals"]["bare"] == 1
+    assert again["totals"]["without_records"] == 1
 
 
 def test_a_run_that_is_cleared_after_a_sweep_reports_what_it_had_committed_and_starts_no_spark(world, run_dag):
@@ -108,7 +108,7 @@ def test_a_run_that_is_cleared_after_a_sweep_reports_what_it_had_committed_and_s
     for task, landed_now in (("stage", False), ("commit", False)):
         found = returned(run, task)
         facts = found.pop("commit")
-        assert (facts["snapshot_id"], facts["landed_now"]) == (committed.snapshot_id, landed_now)
+        assert (facts["snapshot_id"], facts["landed_now"]) == (committed.commit_id, landed_now)
         assert {name: found[name] for name in before} == before
     assert world.ids() == list(range(20))
     # An attempt is recorded once a session runs.

@@ -205,4 +205,4 @@ def test_a_column_that_is_not_there_is_named(spark, world):
 
 def test_nothing_to_group_is_nothing_to_write(spark, world):
     attempt = staged(spark, attempt_of(world, by_kind(), Files(f"{world.input}/none-*.parquet")))
-    assert world.commit(attempt)[0].commit.snapshot_id is None
+    assert world.commit(attempt)[0].commit.commit_id is None

@@ -244,7 +244,7 @@ def _tried(work: Callable[[], Any]) -> bool:
 
 
 def _settled(found: list[groups.Settled]) -> list[list[Any]]:
-    return [[one.commit.snapshot_id, one.landed_now] for one in found]
+    return [[one.commit.commit_id, one.landed_now] for one in found]
 
 
 class _before_the_first_swap:  # noqa: N801 - it reads as what it is

@@ -167,7 +167,7 @@ SAMPLES: dict[str, Document] = {
     ),
     "group.json": GROUP,
     "members.json": Members(members=(Member(key=KEY.value, generation=1), Member(key="shop/other", generation=2))),
-    "commit.json": Commit(group=GROUP.id, snapshot_id=4611686018427387904, committed_at=AT, rows=250),
+    "commit.json": Commit(group=GROUP.id, commit_id=4611686018427387904, committed_at=AT, rows=250),
     "discard.json": Tombstone(discarded_at=AT, reason="restart was asked for"),
     "readby.json": ReadBy(reader=Member(key="shop/embed", generation=1), origin=HEADER.origin, begun_at=AT),
 }

@@ -50,11 +50,11 @@ class Members(Document, frozen=True, kw_only=True, tag="members"):
 class Commit(Document, frozen=True, kw_only=True, tag="commit"):
     """The commit as the table's own history shows it.
 
-    :param snapshot_id: Iceberg snapshot; None if there was nothing to write.
+    :param commit_id: id of the Iceberg snapshot, or number of the Lance version; None if there was nothing to write.
     """
 
     group: str
-    snapshot_id: Count | None
+    commit_id: Count | None
     committed_at: Moment
     rows: Count
 

@@ -6,7 +6,7 @@ from airflow_ckpt_provider.checkpoint.bounds import Count, Moment, Name, Round
 from airflow_ckpt_provider.checkpoint.documents.parts import AnyPinned, JsonObject, Part, part_of
 from airflow_ckpt_provider.checkpoint.encoding import Document
 
-#: Task of a split that the source reads, and of one that reads rejected rows again; all others are the table's own work.
+#: Task of a split that the source reads, and of one that reads rejected rows again; all others are of table splits.
 READ, AGAIN = "read", "again"
 
 
@@ -15,9 +15,9 @@ class Split(Part, frozen=True, kw_only=True):
 
     :param id: its name in the plan; sorts as text.
     :param bytes: input bytes, as far as the source knows them before reading.
-    :param read: what the source, or the table for work of its own, needs to read it again, and nothing else.
+    :param read: what the source, or the table for a table split, needs to read it again, and nothing else.
     :param task: ``READ`` if the source reads it; ``AGAIN`` for rows of another split that were rejected, see
-        ``checkpoint.rejected``; else the name of the table's own work, such as rewriting one of its files.
+        ``checkpoint.rejected``; else what a table split does, such as rewriting a file of the table.
     """
 
     id: Name
@@ -27,7 +27,7 @@ class Split(Part, frozen=True, kw_only=True):
 
     @property
     def is_input(self) -> bool:
-        """Whether the split reads rows of the input, and does no work of the table's own."""
+        """Whether the split reads rows of the input, and is no table split."""
         return self.task in {READ, AGAIN}
 
 

@@ -43,7 +43,7 @@ class Staged(Document, frozen=True, kw_only=True, tag="staged"):
     :param intermediate: what later rounds of the write read, and what never becomes part of the table; see ``Pinned``.
     :param missing: columns of the table that rows of the split did not have, and that are null in them.
     :param computed_by: digests of the code that has computed the rows, in their order; empty for that of the header.
-    :param input_rows: rows of the input that it stands for; None for the table's own work.
+    :param input_rows: rows of the input that it stands for; None for a table split.
     :param rejected: those of them at which the transform failed, and that are not among ``rows``.
     """
 

@@ -276,9 +276,9 @@ class FilesReader:
 
 def _without(batch: pa.RecordBatch, unnamed: frozenset[str]) -> pa.RecordBatch:
     """The batch without those of these columns that have no value in it: its rows do not have them."""
-    gone = [name for name in batch.schema.names if name in unnamed and batch.column(name).null_count == batch.num_rows]
+    empty = [name for name in batch.schema.names if name in unnamed and batch.column(name).null_count == batch.num_rows]
     # Without any column it would have no rows either.
-    return batch.drop_columns(gone) if 0 < len(gone) < batch.num_columns else batch
+    return batch.drop_columns(empty) if 0 < len(empty) < batch.num_columns else batch
 
 
 @contextlib.contextmanager

@@ -205,12 +205,12 @@ def require_there(store: CheckpointStore, paths: CheckpointPaths, files: Sequenc
 
     :raises CorruptObjectError: naming one.
     """
-    there = in_store(store, paths) if files else {}
+    stored = in_store(store, paths) if files else {}
     for file in files:
         name = paths.rejected(file.split, file.writer)
-        if name not in there:
+        if name not in stored:
             raise _damaged(store, paths, file, "is gone")
-        if there[name] != file.bytes:
+        if stored[name] != file.bytes:
             raise _damaged(store, paths, file, "has another size than its record says")
 
 

@@ -28,12 +28,12 @@ class StagedRows:
     :ivar rows: number of rows.
     """
 
-    def __init__(self, table: Table, sealed: Sequence[SealedWrite], frame: StagedFrame) -> None:
+    def __init__(self, table: Table, writes: Sequence[SealedWrite], frame: StagedFrame) -> None:
         self.table = table.identifier
-        self.keys = tuple(write.header.key for write in sealed)
-        self.rows = sum(write.seal.rows for write in sealed)
+        self.keys = tuple(write.header.key for write in writes)
+        self.rows = sum(write.seal.rows for write in writes)
         self._table = table
-        self._sealed = sealed
+        self._writes = writes
         self._frame = frame
 
     @property
@@ -58,7 +58,7 @@ class StagedRows:
         return self._read(self._frame.scan if columns is None else self._scan(columns))
 
     def _scan(self, columns: Sequence[str]) -> StagedScan:
-        return look_at(self._table, self._sealed[0].header.table, lambda state: state.storage.scan(self._sealed, columns))
+        return look_at(self._table, self._writes[0].header.table, lambda state: state.storage.scan(self._writes, columns))
 
     def _read(self, scan: StagedScan) -> Iterator[pa.RecordBatch]:
         for file in self._frame.files:

@@ -57,20 +57,20 @@ class Outcome(NamedTuple):
 class CheckRun:
     """The checks of one commit.
 
-    :param sealed: the checkpoints that are about to land, at least one.
+    :param writes: the checkpoints that are about to land, at least one.
     :param open_session: opens a Spark session; called once, and only if a check needs one.
     """
 
     def __init__(
-        self, checks: Sequence[Check], table: Table, sealed: Sequence[SealedWrite], open_session: Callable[[], SparkSession]
+        self, checks: Sequence[Check], table: Table, writes: Sequence[SealedWrite], open_session: Callable[[], SparkSession]
     ) -> None:
         self._checks = checks
         self._table = table
-        self._sealed = sealed
-        storage = look_at(table, sealed[0].header.table, lambda state: state.storage)
-        scan = look_at(table, sealed[0].header.table, lambda state: state.storage.scan(sealed))
-        self._frame = StagedFrame(scan, storage.data_files(sealed), open_session)
-        self._staged = StagedRows(table, sealed, self._frame)
+        self._writes = writes
+        storage = look_at(table, writes[0].header.table, lambda state: state.storage)
+        scan = look_at(table, writes[0].header.table, lambda state: state.storage.scan(writes))
+        self._frame = StagedFrame(scan, storage.data_files(writes), open_session)
+        self._staged = StagedRows(table, writes, self._frame)
 
     def run(self, report: Callable[[Outcome], None]) -> None:
         """Run all checks, one after the other, whatever the ones before it found.
@@ -120,8 +120,8 @@ class CheckRun:
             return wrong
         if not isinstance(problem, TerminalError):
             try:
-                check = StagedFileCheck(self._sealed, self._table)
-                look_at(self._table, self._sealed[0].header.table, check.require)
+                check = StagedFileCheck(self._writes, self._table)
+                look_at(self._table, self._writes[0].header.table, check.require)
             except StagedFileMissingError as missing:
                 return missing
         return problem
@@ -135,7 +135,7 @@ class CheckRun:
                 f"{len(failed)} of {len(outcomes)} checks failed for {self._what()}:{lines}\n"
                 "The table is untouched and everything stays staged. If a check is wrong, correct it and clear this task: nothing "
                 "is written again. If the rows are wrong, correct the source or the transform, and redo stage and commit: "
-                f"{how_to_restart(self._sealed[0].header)}."
+                f"{how_to_restart(self._writes[0].header)}."
             )
         if broken:
             terminal = next((problem for problem in broken if isinstance(problem, TerminalError)), None)

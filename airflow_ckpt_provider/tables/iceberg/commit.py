@@ -26,9 +26,9 @@ from airflow_ckpt_provider.tables.iceberg.creation import birth
 from airflow_ckpt_provider.tables.iceberg.history import (
     PROPERTY_PREFIX,
     RememberedCommit,
-    begin_memory,
+    begin_remembering,
     lineage_of,
-    memory_of,
+    remembered_commits_of,
     snapshot_id_of,
 )
 from airflow_ckpt_provider.tables.iceberg.manifest import to_manifest_file
@@ -136,12 +136,12 @@ class NewSnapshot(NamedTuple):
         )
 
         metadata, snapshot = self.table.metadata, self._snapshot()
-        memory = memory_of(metadata, self.group.stream) or begin_memory(lineage_of(metadata, self.branch))
+        remembered = remembered_commits_of(metadata, self.group.stream) or begin_remembering(lineage_of(metadata, self.branch))
         sequence_number = snapshot.sequence_number or 0
-        memory = memory.adding(
+        remembered = remembered.adding(
             RememberedCommit(self.group.id, self.snapshot_id, snapshot.timestamp_ms, sequence_number, self.identity)
         )
-        properties = {PROPERTY_PREFIX + self.group.stream: msgspec.json.encode(memory).decode()}
+        properties = {PROPERTY_PREFIX + self.group.stream: msgspec.json.encode(remembered).decode()}
         properties |= remembering(self.marks, sequence_number)
         updates: tuple[TableUpdate, ...] = (
             AddSnapshotUpdate(snapshot=snapshot),

@@ -47,9 +47,9 @@ def require_there(table: Table, header: Header, paths: frozenset[str]) -> None:
     head = head_of(table.metadata, header.table.branch)
     listed = head.manifests(table.io) if head and paths else []
     data = [manifest for manifest in listed if manifest.content == ManifestContent.DATA]
-    gone = paths - {entry.file["file_path"] for _, entry, _ in live_entries(table.io, data) if entry.file["file_path"] in paths}
-    if gone:
-        raise TableMovedError(f"{len(gone)} of {len(paths)} data files are not in the table any more, such as {min(gone)}.")
+    missing = paths - {entry.file["file_path"] for _, entry, _ in live_entries(table.io, data) if entry.file["file_path"] in paths}
+    if missing:
+        raise TableMovedError(f"{len(missing)} of {len(paths)} data files are not in the table any more, such as {min(missing)}.")
 
 
 def require_one_spec(table: Table, header: Header) -> None:
@@ -61,10 +61,10 @@ def require_one_spec(table: Table, header: Header) -> None:
 
     head = head_of(table.metadata, header.table.branch)
     listed = head.manifests(table.io) if head else []
-    others = {m.partition_spec_id for m in listed if m.has_added_files() or m.has_existing_files()} - {header.table.spec_id}
-    if others:
+    specs = {m.partition_spec_id for m in listed if m.has_added_files() or m.has_existing_files()} - {header.table.spec_id}
+    if specs:
         raise InvalidInputError(
-            f"{header.table.identifier} has files of the partition spec {min(others)}, and the rows of the key {header.key!r} are "
+            f"{header.table.identifier} has files of the partition spec {min(specs)}, and the rows of the key {header.key!r} are "
             f"staged for spec {header.table.spec_id}: which of those files belong to the partitions to overwrite cannot be told. "
             "Nothing was committed. Rewrite the old files into the current spec (compaction), or use mode='overwrite' with "
             "overwrite_filter."
@@ -99,7 +99,7 @@ def require_same_schema(table: Table, header: Header) -> None:
         )
 
 
-def require_unread(table: Table, sealed: Sequence[SealedWrite], removals: Sequence[Removal]) -> None:
+def require_unread(table: Table, writes: Sequence[SealedWrite], removals: Sequence[Removal]) -> None:
     """Refuse to replace rows that were computed from the same table, if that changed where it is replaced since it was read.
 
     Rows that are read from elsewhere replace what is there at the commit. These are made of what was there when they were read:
@@ -107,7 +107,7 @@ def require_unread(table: Table, sealed: Sequence[SealedWrite], removals: Sequen
 
     :raises TableMovedError: naming the commit.
     """
-    for write in sealed if removals else ():
+    for write in writes if removals else ():
         read = PinnedSnapshot.of(write.plan)
         if read is None or read.table_uuid != write.header.table.uuid:
             continue

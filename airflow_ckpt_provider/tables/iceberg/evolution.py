@@ -142,10 +142,10 @@ def pinned_schema(table: Table, binding: TableBinding) -> Schema:
 
 def require_specs(table: Table, manifests: Sequence[StagedManifest]) -> None:
     """Refuse to commit manifests of a partition spec that the table does not know any more: no engine could read it then."""
-    gone = {manifest.spec_id for manifest in manifests} - table.specs().keys()
-    if gone:
+    dropped = {manifest.spec_id for manifest in manifests} - table.specs().keys()
+    if dropped:
         raise SchemaMismatchError(
-            f"The partition spec {min(gone)} that the rows were staged with was removed from the metadata of "
+            f"The partition spec {min(dropped)} that the rows were staged with was removed from the metadata of "
             f"{'.'.join(table.name())} since. Redo the write: {how_to_restart()}."
         )
 

@@ -65,7 +65,7 @@ class RememberedCommit(msgspec.Struct, frozen=True, array_like=True):
     identity: str
 
 
-class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RememberedCommits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Value of the property.
 
     :param since: all commits of the stream with a sequence number above this one are listed.
@@ -78,8 +78,8 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The commit of this group, if it is remembered."""
         return next((commit for commit in self.commits if commit.group == group_id), None)
 
-    def adding(self, commit: RememberedCommit) -> Memory:
-        """This memory with one more commit, and the oldest forgotten if it is full."""
+    def adding(self, commit: RememberedCommit) -> RememberedCommits:
+        """These with one more commit, and the oldest forgotten if it is full."""
         commits = (*self.commits, commit)
         kept = 0
         room = LARGEST - _FRAME
@@ -89,10 +89,10 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 break
             kept += 1
         forgotten = commits[:-kept]
-        return Memory(forgotten[-1].sequence_number if forgotten else self.since, commits[-kept:])
+        return RememberedCommits(forgotten[-1].sequence_number if forgotten else self.since, commits[-kept:])
 
 
-def memory_of(metadata: TableMetadata, stream: str) -> Memory | None:
+def remembered_commits_of(metadata: TableMetadata, stream: str) -> RememberedCommits | None:
     """What the table's property remembers of a stream; None if there is no such property.
 
     :raises CorruptObjectError: if somebody edited it.
@@ -101,7 +101,7 @@ def memory_of(metadata: TableMetadata, stream: str) -> Memory | None:
     if text is None:
         return None
     remedy = "It guards against committing twice. Remove it: the next commit makes it anew from the table's history."
-    return decoded(text, Memory, f"The table property {PROPERTY_PREFIX + stream}", remedy)
+    return decoded(text, RememberedCommits, f"The table property {PROPERTY_PREFIX + stream}", remedy)
 
 
 def recall(metadata: TableMetadata, group_id: str) -> RememberedCommit | None:
@@ -109,14 +109,17 @@ def recall(metadata: TableMetadata, group_id: str) -> RememberedCommit | None:
 
     :raises CorruptObjectError: if somebody edited a property.
     """
-    return next((commit for memory in _memories(metadata) if (commit := memory.find(group_id))), None)
+    return next((commit for remembered in _all_remembered_commits(metadata) if (commit := remembered.find(group_id))), None)
 
 
-def _memories(metadata: TableMetadata) -> Iterator[Memory]:
+def _all_remembered_commits(metadata: TableMetadata) -> Iterator[RememberedCommits]:
     """What all streams remember."""
     for name in metadata.properties:
-        if name.startswith(PROPERTY_PREFIX) and (memory := memory_of(metadata, name.removeprefix(PROPERTY_PREFIX))) is not None:
-            yield memory
+        if (
+            name.startswith(PROPERTY_PREFIX)
+            and (remembered := remembered_commits_of(metadata, name.removeprefix(PROPERTY_PREFIX))) is not None
+        ):
+            yield remembered
 
 
 def commits_of(metadata: TableMetadata, lineage: Lineage) -> Iterator[RememberedCommit]:
@@ -125,21 +128,21 @@ def commits_of(metadata: TableMetadata, lineage: Lineage) -> Iterator[Remembered
     :raises CorruptObjectError: if somebody edited a property.
     """
     yield from _shown(lineage)
-    for memory in _memories(metadata):
+    for remembered in _all_remembered_commits(metadata):
         # A later one that is not in the lineage was rolled back, or landed on another branch.
-        yield from (commit for commit in memory.commits if commit.sequence_number <= lineage.reaches)
+        yield from (commit for commit in remembered.commits if commit.sequence_number <= lineage.reaches)
 
 
-def begin_memory(lineage: Lineage) -> Memory:
+def begin_remembering(lineage: Lineage) -> RememberedCommits:
     """What a stream remembers before its first commit.
 
     Decision: a stream without a property may have lost it, removed by somebody who tidied up. So it claims to be complete only
     as far back as the lineage reaches, and takes up the commits of all streams that are found there.
     """
-    memory = Memory(lineage.reaches, ())
+    remembered = RememberedCommits(lineage.reaches, ())
     for commit in reversed(list(_shown(lineage))):
-        memory = memory.adding(commit)
-    return memory
+        remembered = remembered.adding(commit)
+    return remembered
 
 
 def _shown(lineage: Lineage) -> Iterator[RememberedCommit]:

@@ -165,10 +165,10 @@ def _rewrite(
 
 
 def _require_all(selector: RemovalSelector, seen: _Tally) -> None:
-    gone = selector.paths - seen.paths
-    if gone:
+    missing = selector.paths - seen.paths
+    if missing:
         raise TableMovedError(
-            f"{len(gone)} of {len(selector.paths)} data files to replace are not in the table any more, such as {min(gone)}: "
+            f"{len(missing)} of {len(selector.paths)} data files to replace are not in the table any more, such as {min(missing)}: "
             "another commit removed or rewrote them. Nothing was changed. Run the stage again: it plans the write on the table as "
             "it is."
         )

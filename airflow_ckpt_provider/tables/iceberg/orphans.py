@@ -1,4 +1,4 @@
-"""What attempts have left in a table's location: files that bear their names, whether a snapshot refers to them or not (I4).
+"""Orphans in a table's location, among the files that bear the names of attempts, whether a snapshot refers to them or not (I4).
 
 Files are compared by their names, which are unique: the same place may be written as ``file:/…``, ``file:///…`` or a plain path.
 """

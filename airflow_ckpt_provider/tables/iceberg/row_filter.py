@@ -100,18 +100,18 @@ class KeepingWriter(IcebergWriter):
     def work(self, split: Split, stem: str) -> Written:
         """Rewrite a boundary file without the rows that match the filter."""
         file = part_of(split.read, ScanFile)
-        others = self._filter.others(self.facts.schema)
-        kept = self.write_chunks(self.chunks(batch.filter(others) for batch in self._scan.read(file)), stem)
+        not_matching = self._filter.others(self.facts.schema)
+        kept = self.write_chunks(self.chunks(batch.filter(not_matching) for batch in self._scan.read(file)), stem)
         return kept._replace(replaces=(file.path,), counts={"kept": kept.rows})
 
     def _matching(self, chunks: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        others = self._filter.others(self.facts.schema)
+        not_matching = self._filter.others(self.facts.schema)
         for chunk in chunks:
-            not_matching = chunk.filter(others)
-            if not_matching.num_rows:
+            rows = chunk.filter(not_matching)
+            if rows.num_rows:
                 raise InvalidInputError(
-                    f"{not_matching.num_rows} rows do not match overwrite_filter={self._filter.text!r}, for instance "
-                    f"{not_matching.slice(0, 1).to_pylist()[0]}. The overwrite would add them without replacing what is there. "
+                    f"{rows.num_rows} rows do not match overwrite_filter={self._filter.text!r}, for instance "
+                    f"{rows.slice(0, 1).to_pylist()[0]}. The overwrite would add them without replacing what is there. "
                     "Filter them out in the source or the transform, or widen overwrite_filter."
                 )
             yield chunk

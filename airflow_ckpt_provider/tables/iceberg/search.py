@@ -11,11 +11,11 @@ from airflow_ckpt_provider.tables.iceberg.history import (
     PROPERTY_PREFIX,
     commits_of,
     lineage_of,
-    memory_of,
     recall,
+    remembered_commits_of,
     snapshot_id_of,
 )
-from airflow_ckpt_provider.tables.iceberg.remains import remain
+from airflow_ckpt_provider.tables.iceberg.surviving_files import has_surviving_files
 from airflow_ckpt_provider.tables.state import Landed
 from airflow_ckpt_provider.tables.summary import IDENTITY, key_trace, keys_of, not_ours, require_ours, traces_in
 
@@ -49,9 +49,9 @@ def find(table: Table, branch: str, group: Group, identity: str | None) -> Lande
         require_ours(identity, landed, f"snapshot {snapshot.snapshot_id}", keys, name)
         return Landed(snapshot.snapshot_id, time_of(snapshot.timestamp_ms), landed_now=False)
     remembered = recall(metadata, group.id)
-    # RememberedCommit at a place in history that is there to be seen, and not there: rolled back, and its snapshot expired.
-    gone = remembered is not None and remembered.sequence_number > lineage.reaches
-    if gone or metadata.snapshot_by_id(snapshot_id) is not None:
+    # It is remembered at a place in history that is there to be seen, and not there: rolled back, and its snapshot expired.
+    left_history = remembered is not None and remembered.sequence_number > lineage.reaches
+    if left_history or metadata.snapshot_by_id(snapshot_id) is not None:
         raise RolledBackError(
             f"The commit {group.id} of {keys} is snapshot {snapshot_id} of {name}, which was rolled back: "
             f"it is no ancestor of {branch} any more. It is not committed again. To redo the write, run it under another "
@@ -59,11 +59,11 @@ def find(table: Table, branch: str, group: Group, identity: str | None) -> Lande
         )
     if remembered is not None:
         require_ours(identity, remembered.identity, f"snapshot {remembered.snapshot_id}", keys, name)
-        _require_remains(table, branch, group, remembered)
+        _require_surviving_files(table, branch, group, remembered)
         return Landed(remembered.snapshot_id, time_of(remembered.timestamp_ms), landed_now=False)
-    memory = memory_of(metadata, group.stream)
+    of_stream = remembered_commits_of(metadata, group.stream)
     horizon = group.horizon
-    if lineage.reaches > horizon and (memory is None or memory.since > horizon):
+    if lineage.reaches > horizon and (of_stream is None or of_stream.since > horizon):
         raise HistoryExpiredError(
             f"It cannot be told whether {keys} was committed to {name}: a commit was begun when the table stood at "
             f"sequence number {horizon}, the snapshots up to {lineage.reaches} are expired since, and the table property "
@@ -73,12 +73,12 @@ def find(table: Table, branch: str, group: Group, identity: str | None) -> Lande
     return None
 
 
-def _require_remains(table: Table, branch: str, group: Group, remembered: RememberedCommit) -> None:
+def _require_surviving_files(table: Table, branch: str, group: Group, remembered: RememberedCommit) -> None:
     """Refuse to say that a remembered commit is in the table, if neither its snapshot nor any file of it is there (I10)."""
     landed = {trace.key for trace in traces_in(remembered.identity)}
     # A member that was bound to another group has landed with that.
     members = [member for member in group.members if key_trace(member.key) in landed]
-    if not remain(table, head_of(table.metadata, branch), members):
+    if not has_surviving_files(table, head_of(table.metadata, branch), members):
         raise HistoryExpiredError(
             f"It cannot be told whether the rows of {keys_of(group)} are in {'.'.join(table.name())}: they were committed as "
             f"snapshot {remembered.snapshot_id}, which is expired since, and no file of them is in the table now. Either later "

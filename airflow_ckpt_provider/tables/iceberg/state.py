@@ -16,9 +16,9 @@ from airflow_ckpt_provider.tables.iceberg.fit import write_schema
 from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest
 from airflow_ckpt_provider.tables.iceberg.modes import MODES
 from airflow_ckpt_provider.tables.iceberg.modes.base import not_replaceable
-from airflow_ckpt_provider.tables.iceberg.remains import remain
 from airflow_ckpt_provider.tables.iceberg.search import find, head_of, require_unknown
 from airflow_ckpt_provider.tables.iceberg.storage import IcebergStorage
+from airflow_ckpt_provider.tables.iceberg.surviving_files import has_surviving_files
 from airflow_ckpt_provider.tables.iceberg.watermarks import watermark_of
 from airflow_ckpt_provider.tables.mode import mode_of
 from airflow_ckpt_provider.tables.summary import identity_of, key_trace
@@ -99,7 +99,7 @@ class IcebergState:
     def shows(self, landed: SealedWrite) -> bool:
         """Whether any file of a write is in the table; see ``TableState.shows``."""
         member = Member(key=landed.header.key, generation=landed.header.generation)
-        return remain(self.table, head_of(self.table.metadata, self.branch), [member])
+        return has_surviving_files(self.table, head_of(self.table.metadata, self.branch), [member])
 
     def require_unchanged(self, commit: GroupCommit) -> None:
         """Refuse a schema, specs or a watermark that the writes were not made for; see ``TableState.require_unchanged``."""

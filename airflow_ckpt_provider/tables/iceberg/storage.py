@@ -13,7 +13,7 @@ from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest, merge,
 from airflow_ckpt_provider.tables.iceberg.ownership import require_listed, require_owned_files, require_owned_records
 from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import MatchSidecar
 from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFile
-from airflow_ckpt_provider.tables.staged_files import gone_of
+from airflow_ckpt_provider.tables.staged_files import lost_of
 from airflow_ckpt_provider.tables.storage import DataFile
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class IcebergStorage:
 
     def lost(self, files: Sequence[StagedFile]) -> list[StagedFile]:
         """Staged files that are gone or have another size; see ``StagedStorage.lost``."""
-        return gone_of(files, file_sizes(self._table.io, [file.path for file in files]))
+        return lost_of(files, file_sizes(self._table.io, [file.path for file in files]))
 
     def require_owned_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:
         """Refuse records that name files that the generation has not written; see ``StagedStorage.require_owned_records``."""
@@ -61,9 +61,9 @@ class IcebergStorage:
         metadata = self._table.metadata
         for write in writes:
             require_owned_files(metadata, write)
-            again = write.replaced
-            if again is not None:
-                require_owned_records(metadata, again.header, again.names, [again.plan], again.staged)
+            replaced = write.replaced
+            if replaced is not None:
+                require_owned_records(metadata, replaced.header, replaced.names, [replaced.plan], replaced.staged)
 
     def require_listed(self, writes: Sequence[SealedWrite]) -> None:
         """Refuse manifests that list other files than were staged; see ``StagedStorage.require_listed``."""

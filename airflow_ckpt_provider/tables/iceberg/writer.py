@@ -112,7 +112,7 @@ class IcebergWriter:
         return self.write(batches, stem)
 
     def work(self, split: Split, stem: str) -> Written:
-        """Appending asks for no work of the table's own."""
+        """Appending asks for no table splits."""
         del stem
         raise NotImplementedError(f"The split {split.id} asks for {split.task!r}, which a plain write does not do.")
 

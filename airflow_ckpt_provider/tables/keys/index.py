@@ -85,10 +85,10 @@ class KeyIndex:
         import numpy as np
         import pyarrow as pa
 
-        again = np.flatnonzero(self._hashes[1:] == self._hashes[:-1])
-        if not len(again):
+        equal = np.flatnonzero(self._hashes[1:] == self._hashes[:-1])
+        if not len(equal):
             return None
-        suspects = self._order[np.unique(np.concatenate([again, again + 1]))]
+        suspects = self._order[np.unique(np.concatenate([equal, equal + 1]))]
         suspects.sort()
         names = [str(number) for number in range(len(self.columns))]
         rows = pa.table([*(column.take(pa.array(suspects)) for column in self.columns), pa.array(suspects)], [*names, "row"])

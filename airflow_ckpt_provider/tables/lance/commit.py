@@ -73,7 +73,7 @@ class VersionChange(NamedTuple):
             storage_options=files.storage_options,
             enable_stable_row_ids=True if dataset is None and self.stable_row_ids else None,
         )
-        self._require_in_line(made)
+        self._require_in_lineage(made)
         landed = self._verified(made)
         if dataset is None and self.storage_version != made.data_storage_version:
             # Lance takes the storage version of a new dataset from its files, and chooses one if there are none.
@@ -83,7 +83,7 @@ class VersionChange(NamedTuple):
             )  # fmt: skip
         return landed
 
-    def _require_in_line(self, made: LanceDataset) -> None:
+    def _require_in_lineage(self, made: LanceDataset) -> None:
         """Check that the version is in the lineage of the latest one.
 
         :raises RetryableError: if it is not, so that the commit has to be tried again.

@@ -65,12 +65,12 @@ def adding(dataset: LanceDataset, staged: Sequence[StagedFragments], removed: fr
     from lance import LanceOperation
 
     present = [fragment.metadata for fragment in dataset.get_fragments()]
-    gone = replaceable(dataset, removed)
+    replaced = replaceable(dataset, removed)
     new = metadata_of(staged)
     if not present:
         return Swap(LanceOperation.Merge(new, dataset.lance_schema, preserves_nullability=True), REBASES, rows_of(staged))
     lowest = min(present, key=lambda metadata: metadata.id)
-    removed_ids = [metadata.id for metadata in gone]
+    removed_ids = [metadata.id for metadata in replaced]
     return Swap(
         LanceOperation.Update(
             removed_fragment_ids=removed_ids,
@@ -163,10 +163,10 @@ def carrying(dataset: LanceDataset, swap: Swap, schema: Any) -> Swap:  # noqa: A
     if isinstance(operation, LanceOperation.Overwrite):
         return swap._replace(operation=LanceOperation.Overwrite(schema, operation.fragments))
     if isinstance(operation, LanceOperation.Update):
-        gone = set(operation.removed_fragment_ids)
+        removed_ids = set(operation.removed_fragment_ids)
         updated = {metadata.id: metadata for metadata in operation.updated_fragments}
         present = (fragment.metadata for fragment in dataset.get_fragments())
-        fragments = [updated.get(metadata.id, metadata) for metadata in present if metadata.id not in gone] + list(
+        fragments = [updated.get(metadata.id, metadata) for metadata in present if metadata.id not in removed_ids] + list(
             operation.new_fragments
         )
     else:

@@ -1,4 +1,4 @@
-"""What attempts have left in a dataset's folder: files that bear their names, whether a version refers to them or not (I4).
+"""Orphans in a dataset's folder, among the files that bear the names of attempts, whether a version refers to them or not (I4).
 
 A data file and a sidecar have the attempt's id in their names, and a deletion file has it in its number; nothing is told from its
 age. A killed writer of a local dataset leaves a file, or a folder, whose name goes on behind that.

@@ -33,18 +33,18 @@ _PLAIN = re.compile(r"[0-9A-Za-z_.-]+")
 
 
 def require_owned_records(
-    uri: str, header: Header, names: OwnedNames, plans: Sequence[Plan], staged: Sequence[Staged], earlier: OwnedNames | None
+    uri: str, header: Header, names: OwnedNames, plans: Sequence[Plan], staged: Sequence[Staged], replaced: OwnedNames | None
 ) -> None:
     """Refuse records of splits, and plans made from them, that name files that the generation has not written.
 
-    :param earlier: names of the files of the generation that is replaced.
+    :param replaced: names of the files of the generation that is replaced.
     :raises CorruptObjectError: naming one.
     """
     ownership = _Ownership(uri, header, names)
     for record in staged:
         ownership.require_record(record)
     for plan in plans:
-        ownership.require_plan(plan, earlier)
+        ownership.require_plan(plan, replaced)
 
 
 def require_owned_files(uri: str, write: SealedWrite, fields: Collection[int] | None) -> None:
@@ -59,8 +59,8 @@ def require_owned_files(uri: str, write: SealedWrite, fields: Collection[int] | 
     ownership = _Ownership(uri, write.header, write.names)
     filters = [(split.read.get("source"), split.read.get("matched")) for split in write.plan.splits if split.task == FILTER]
     # What was read lands as it is, or as far as these let it.
-    again = filters[:1] if any(split.is_input for split in write.plan.splits) else []
-    require_work_once([*filters, *again], write.header)
+    first_once_more = filters[:1] if any(split.is_input for split in write.plan.splits) else []
+    require_work_once([*filters, *first_once_more], write.header)
     taken = {split.id: _taken(split) for split in write.plan.splits}
     left: dict[str, tuple[int, int]] = {}
     for record in write.staged:
@@ -158,13 +158,13 @@ class _Ownership:
         if deletions.id != number_of(stem) or path not in {file.path for file in record.files}:
             raise self.error(path)
 
-    def require_plan(self, plan: Plan, earlier: OwnedNames | None) -> None:
+    def require_plan(self, plan: Plan, replaced: OwnedNames | None) -> None:
         pinned = plan.mode_as(UpsertPinned) if self._header.mode == "upsert" else None
         if pinned is not None:
             for sidecar in pinned.sidecars:
                 self.require_sidecar(sidecar)
             for sidecar in pinned.replaced:
-                (self if earlier is None else _Ownership(self._uri, self._header, earlier)).require_sidecar(sidecar)
+                (self if replaced is None else _Ownership(self._uri, self._header, replaced)).require_sidecar(sidecar)
             for name in pinned.source.files if pinned.source is not None else ():
                 self.require("data", name)
         for split in plan.splits:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.exceptions import RowCountError
 from airflow_ckpt_provider.tables.fit import Columns
+from airflow_ckpt_provider.tables.lance.begun import remember, require_unremembered
 from airflow_ckpt_provider.tables.lance.binding import MADE_BY, version_of
 from airflow_ckpt_provider.tables.lance.commit import VersionChange
 from airflow_ckpt_provider.tables.lance.facts import writer_facts
@@ -15,7 +16,6 @@ from airflow_ckpt_provider.tables.lance.history import Search, find, may_bring_b
 from airflow_ckpt_provider.tables.lance.keys import require_unknown, require_unseen
 from airflow_ckpt_provider.tables.lance.lineage import all_exist
 from airflow_ckpt_provider.tables.lance.looks import goes_stale
-from airflow_ckpt_provider.tables.lance.memory import remember, require_unremembered
 from airflow_ckpt_provider.tables.lance.modes import MODES
 from airflow_ckpt_provider.tables.lance.operations import carrying
 from airflow_ckpt_provider.tables.lance.orphans import referenced

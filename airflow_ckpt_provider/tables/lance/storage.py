@@ -16,7 +16,7 @@ from airflow_ckpt_provider.tables.lance.ownership import require_owned_files, re
 from airflow_ckpt_provider.tables.lance.scan import FileScan
 from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS_SUFFIX
 from airflow_ckpt_provider.tables.mode import mode_of
-from airflow_ckpt_provider.tables.staged_files import gone_of
+from airflow_ckpt_provider.tables.staged_files import lost_of
 from airflow_ckpt_provider.tables.storage import DataFile
 
 if TYPE_CHECKING:
@@ -56,12 +56,12 @@ class LanceStorage:
 
     def lost(self, files: Sequence[StagedFile]) -> list[StagedFile]:
         """Staged files that are gone or have another size (I5): Lance commits fragments whose files are gone."""
-        return gone_of(files, self.named.files.sizes([file.path for file in files]))
+        return lost_of(files, self.named.files.sizes([file.path for file in files]))
 
     def require_owned_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:
         """Refuse records that name files that the generation has not written; see ``StagedStorage.require_owned_records``."""
-        earlier = write.replaced.names if write.replaced is not None else None
-        require_owned_records(self.named.identifier, write.header, write.names, write.plans, records, earlier)
+        replaced_names = write.replaced.names if write.replaced is not None else None
+        require_owned_records(self.named.identifier, write.header, write.names, write.plans, records, replaced_names)
 
     def require_owned_files(self, writes: Sequence[SealedWrite]) -> None:
         """Refuse to land files that the write has not staged; see ``StagedStorage.require_owned_files``."""
@@ -70,10 +70,10 @@ class LanceStorage:
             header = write.header
             pins = self._mode(header).pins_columns
             require_owned_files(uri, write, writer_facts(self.named, self._dataset, header.table).fields if pins else None)
-            again = write.replaced
-            if again is not None:
-                earlier = again.replaced.names if again.replaced is not None else None
-                require_owned_records(uri, again.header, again.names, [again.plan], again.staged, earlier)
+            replaced = write.replaced
+            if replaced is not None:
+                replaced_before = replaced.replaced.names if replaced.replaced is not None else None
+                require_owned_records(uri, replaced.header, replaced.names, [replaced.plan], replaced.staged, replaced_before)
 
     def require_listed(self, writes: Sequence[SealedWrite]) -> None:
         """Fragments are listed in the records, and were looked at there; rows and deletions are counted in their files."""

@@ -76,7 +76,7 @@ def watermark_of(dataset: LanceDataset, consumer: str) -> JsonObject | None:
                 f"changed. {_ANEW}"
             ) from error
         if landed is not None:
-            raise _overwritten(dataset, name, landed.snapshot_id)
+            raise _overwritten(dataset, name, landed.commit_id)
     return None
 
 
@@ -102,7 +102,7 @@ def _earlier_watermarks(dataset: LanceDataset, name: str) -> Iterator[tuple[int,
             yield version, text
 
 
-def note(dataset: LanceDataset, group: Group, sealed: Sequence[SealedWrite]) -> bool:
+def note(dataset: LanceDataset, group: Group, writes: Sequence[SealedWrite]) -> bool:
     """Note the consumers that have no watermark yet, before their first commit, in a version of its own.
 
     :returns: whether there was anything to note, so that there is a newer version now.
@@ -111,7 +111,7 @@ def note(dataset: LanceDataset, group: Group, sealed: Sequence[SealedWrite]) -> 
     from lance.dataset import Transaction
 
     text = msgspec.json.encode(Begun(group.id, group.horizon)).decode()
-    first = [f"{BEGUN_PREFIX}{watermark.consumer}.{group.id}" for _, watermark in watermarks_in(sealed) if watermark.begin is None]
+    first = [f"{BEGUN_PREFIX}{watermark.consumer}.{group.id}" for _, watermark in watermarks_in(writes) if watermark.begin is None]
     new: dict[str, str | None] = {name: text for name in first if name not in dataset.metadata}
     if new:
         operation = LanceOperation.UpdateConfig(table_metadata_updates=LanceOperation.UpdateMap(new))
@@ -119,10 +119,10 @@ def note(dataset: LanceDataset, group: Group, sealed: Sequence[SealedWrite]) -> 
     return bool(new)
 
 
-def with_watermarks(dataset: LanceDataset, sealed: Sequence[SealedWrite]) -> Any:  # noqa: ANN401 - a LanceSchema
+def with_watermarks(dataset: LanceDataset, writes: Sequence[SealedWrite]) -> Any:  # noqa: ANN401 - a LanceSchema
     """The dataset's schema, with how far these have read in its metadata."""
     copy = in_memory(dataset.lance_schema)
-    copy.update_schema_metadata({**watermarks_of(sealed)})
+    copy.update_schema_metadata({**watermarks_of(writes)})
     return copy.lance_schema
 
 

@@ -16,7 +16,7 @@ from airflow_ckpt_provider.tables.ownership import OwnershipCheck
 from airflow_ckpt_provider.tables.parameters import ModeParameters, told
 from airflow_ckpt_provider.tables.staged.folder import DATA, RowsCommit
 from airflow_ckpt_provider.tables.staged.writer import RowsScan, RowsWriter
-from airflow_ckpt_provider.tables.staged_files import gone_of
+from airflow_ckpt_provider.tables.staged_files import lost_of
 from airflow_ckpt_provider.tables.state import Landed
 from airflow_ckpt_provider.tables.storage import DataFile
 from airflow_ckpt_provider.tables.summary import identity_of, key_trace, keys_of, not_ours, require_ours, traces_in
@@ -214,7 +214,7 @@ class RowsStorage:
 
     def lost(self, files: Sequence[StagedFile]) -> list[StagedFile]:
         """Files that are gone, or have another size."""
-        return gone_of(files, self._folder.sizes([file.path for file in files]))
+        return lost_of(files, self._folder.sizes([file.path for file in files]))
 
     def require_owned_records(self, write: StagedWrite, records: Sequence[Staged]) -> None:
         """Refuse records that name files that the generation has not written."""

@@ -87,7 +87,7 @@ class RowsWriter:
         return self.write(batches, stem)
 
     def work(self, split: Split, stem: str) -> Written:
-        """Adding rows asks for no work of the table's own."""
+        """Adding rows asks for no table splits."""
         del stem
         raise NotImplementedError(f"The split {split.id} asks for {split.task!r}, which a plain write does not do.")
 

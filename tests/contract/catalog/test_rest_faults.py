@@ -39,7 +39,7 @@ def landed(world, mode):
     (first,) = world.commit(mode.stage(world))
     (again,) = world.commit(mode.stage(world))
     assert again.landed_now is False
-    assert again.commit.snapshot_id == first.commit.snapshot_id
+    assert again.commit.commit_id == first.commit.commit_id
     assert_landed(world, mode)
     return first
 
@@ -123,7 +123,7 @@ def test_a_commit_that_is_never_answered_is_looked_for_after_a_time_out(world, m
     began = time.monotonic()
     (settled,) = groups.commit([attempt.checkpoint], world.as_table(catalog=bounded(world)))
     assert time.monotonic() - began < 10
-    assert settled.commit.snapshot_id is not None
+    assert settled.commit.commit_id is not None
     assert_landed(world, mode)
     assert rest_server.commits == ([f"{fault} 200"] if fault == "silence after" else [f"{fault} -", "200"])
 

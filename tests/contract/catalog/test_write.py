@@ -27,7 +27,7 @@ def test_a_write_lands_in_one_snapshot_and_a_repeated_commit_finds_it(world, mod
     (first,) = world.commit(mode.stage(world))
     (again,) = world.commit(mode.stage(world))
     assert (first.landed_now, again.landed_now) == (True, False)
-    assert again.commit.snapshot_id == first.commit.snapshot_id == world.table().current_snapshot().snapshot_id
+    assert again.commit.commit_id == first.commit.commit_id == world.table().current_snapshot().snapshot_id
     assert_landed(world, mode)
 
 
@@ -37,7 +37,7 @@ def test_the_record_lost_the_table_still_tells_that_the_write_has_landed(world, 
     (record,) = world.root.glob("store/*/g1/commit.json")
     record.unlink()
     (again,) = world.commit(attempt)
-    assert again.commit.snapshot_id == first.commit.snapshot_id
+    assert again.commit.commit_id == first.commit.commit_id
     assert again.landed_now is False
     assert_landed(world, mode)
 

@@ -35,7 +35,7 @@ def committed(world, **changes):
 
 def test_files_that_come_after_an_empty_commit_are_written_when_the_stage_runs_again(world):
     before = world.commits()
-    assert committed(world).commit.snapshot_id is None
+    assert committed(world).commit.commit_id is None
     world.put_files(2)
     assert committed(world).landed_now
     assert world.read() == of(range(200), BEFORE)
@@ -66,14 +66,14 @@ def test_as_long_as_nothing_comes_the_empty_commit_is_reported(world):
     world.commit(first)
     again = world.stage()
     assert again.checkpoint.header == first.checkpoint.header
-    assert again.commit.snapshot_id is None
+    assert again.commit.commit_id is None
     assert again.news() is None
 
 
 def test_files_of_which_no_row_was_kept_are_not_read_again_but_others_are(world):
     world.put_files(1)
     first = world.stage(world.request(transform=nothing))
-    assert world.commit(first)[0].commit.snapshot_id is None
+    assert world.commit(first)[0].commit.commit_id is None
     assert world.stage(world.request(transform=nothing)).checkpoint.header == first.checkpoint.header
     pq.write_table(rows(100, 100), world.input / "1.parquet")
     again = world.stage(world.request(transform=nothing))
@@ -90,12 +90,12 @@ def test_a_file_without_a_row_group_is_no_news(world):
 
 
 def test_an_overwrite_by_nothing_has_landed_and_is_not_looked_at_again(world):
-    assert committed(world, mode="overwrite").commit.snapshot_id is not None
+    assert committed(world, mode="overwrite").commit.commit_id is not None
     assert world.read() == []
     world.put_files(1)
     again = world.stage(world.request(mode="overwrite"))
     assert again.checkpoint.header.generation == 1
-    assert again.commit.snapshot_id is not None
+    assert again.commit.commit_id is not None
     assert again.news() == "1 file matches now that was not read: 0.parquet"
     # As the warning advises.
     committed(world, mode="overwrite", on_rerun="replace")
@@ -160,8 +160,8 @@ def test_a_begun_commit_that_lands_nothing_is_settled_before_the_stage_looks_aga
     world.put_files(1)
     new = world.stage()
     assert new.checkpoint.header.generation == 2
-    assert first.checkpoint.committed().snapshot_id is None
-    assert world.commit(first)[0].commit.snapshot_id is None
+    assert first.checkpoint.committed().commit_id is None
+    assert world.commit(first)[0].commit.commit_id is None
     world.commit(new)
     assert world.read() == of(range(100), BEFORE)
 
@@ -171,7 +171,7 @@ def test_a_begun_commit_that_lands_rows_of_others_is_left_to_its_own_retry(world
     world.put_files(1)
     other = world.stage(world.request("other"))
     world.commit(empty, other)
-    assert empty.checkpoint.committed().snapshot_id is not None
+    assert empty.checkpoint.committed().commit_id is not None
     (world.input / "late").mkdir()
     pq.write_table(rows(500, 10), world.input / "late" / "0.parquet")
     again = world.stage(world.request("empty", source=Files(f"{world.input}/late/*.parquet")))
@@ -199,7 +199,7 @@ def test_an_upsert_whose_rows_are_all_there_has_input_and_is_not_written_again(t
     again = world.stage(world.request("again", **UPSERT))
     seal = again.checkpoint.sealed()
     assert (seal.rows, seal.is_empty) == (0, False)
-    assert world.commit(again)[0].commit.snapshot_id is None
+    assert world.commit(again)[0].commit.commit_id is None
     assert world.stage(world.request("again", **UPSERT)).checkpoint.header.generation == 1
 
 
@@ -218,7 +218,7 @@ def test_a_source_that_cannot_be_listed_any_more_does_not_make_the_stage_fail(wo
     world.commit(first)
     world.input.rmdir()
     again = world.stage(world.request(source=source))
-    assert again.commit.snapshot_id is None
+    assert again.commit.commit_id is None
     assert again.checkpoint.header == first.checkpoint.header
 
 
@@ -236,14 +236,14 @@ def test_a_source_that_only_spark_can_look_at_is_written_again_once_its_commit_h
     attempt.seal()
     # Sealed is handed on without Spark.
     assert world.attempt(request).checkpoint.header.generation == 1
-    assert world.commit(attempt)[0].commit.snapshot_id is None
+    assert world.commit(attempt)[0].commit.commit_id is None
     assert world.attempt(request).checkpoint.header.generation == 2
 
 
 def test_an_increment_that_was_empty_is_read_when_there_is_one(world, tmp_path):
     growing = growing_table(tmp_path / "growing")
     world.commit(world.stage(request(world, growing, "first")))
-    assert world.commit(world.stage(request(world, growing, "second")))[0].commit.snapshot_id is None
+    assert world.commit(world.stage(request(world, growing, "second")))[0].commit.commit_id is None
     grow(growing, range(2, 5))
     again = world.stage(request(world, growing, "second"))
     world.commit(again)

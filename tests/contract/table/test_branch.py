@@ -19,7 +19,7 @@ MORE = rows(200, 3)
 @pytest.fixture
 def world(tmp_path, monkeypatch):
     world = world_with(tmp_path, SPEC)
-    monkeypatch.setattr(world, "target", lambda name="shop.orders": CatalogTable(world.catalog, name, "audit"))
+    monkeypatch.setattr(world, "as_table", lambda name="shop.orders": CatalogTable(world.catalog, name, "audit"))
     put(world, NEW)
     return world
 

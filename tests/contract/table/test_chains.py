@@ -132,10 +132,10 @@ def test_rows_of_two_stages_are_read_together(world):
 
 def test_no_rows_are_read_as_no_rows(world):
     none = for_next(world, source=Files(f"{world.input}/none-*.parquet"))
-    assert written(world, read(world, none), function=None).commit.snapshot_id is None
+    assert written(world, read(world, none), function=None).commit.commit_id is None
     assert world.read() == []
     empty = for_next(world, "empty", lambda batch: batch.slice(0, 0))
-    assert written(world, read(world, empty), "write empty", None).commit.snapshot_id is None
+    assert written(world, read(world, empty), "write empty", None).commit.commit_id is None
     assert world.read() == []
 
 

@@ -229,7 +229,7 @@ def test_a_write_with_rows_is_not_reported_as_one_without(world):
         id=groups.group_id_of((checkpoint.member,)), members=(checkpoint.member,), stream="s", bound_at=now(), horizon=0
     )
     forge(world.store, checkpoint.paths.group, group)
-    forge(world.store, checkpoint.paths.commit, Commit(group=group.id, snapshot_id=None, committed_at=now(), rows=0))
+    forge(world.store, checkpoint.paths.commit, Commit(group=group.id, commit_id=None, committed_at=now(), rows=0))
     forge_sealed(checkpoint, rows=0, files=0, manifests=())
     refused(world, checkpoint, "The store was altered")
 
@@ -381,7 +381,7 @@ def test_rows_that_landed_do_not_land_again_in_a_later_generation(world, forged)
     if forged == "its group is gone":
         remove(first, first.paths.group, first.paths.commit)
     else:
-        forge(world.store, first.paths.commit, first.committed(), snapshot_id=None)
+        forge(world.store, first.paths.commit, first.committed(), commit_id=None)
     with pytest.raises(RestartRefusedError, match="has landed"):
         world.stage()
     assert world.read() == of(range(400), BEFORE)
@@ -412,7 +412,7 @@ def test_a_clean_up_does_not_take_what_only_the_store_calls_committed(world):
         id=groups.group_id_of((checkpoint.member,)), members=(checkpoint.member,), stream="s", bound_at=now(), horizon=0
     )
     forge(world.store, checkpoint.paths.group, group)
-    forge(world.store, checkpoint.paths.commit, Commit(group=group.id, snapshot_id=5, committed_at=now(), rows=400))
+    forge(world.store, checkpoint.paths.commit, Commit(group=group.id, commit_id=5, committed_at=now(), rows=400))
     for record in all_of(checkpoint):
         forge_staged(checkpoint, record.split, files=(), manifest=None, rows=0)
     before = world.files_on_disk()

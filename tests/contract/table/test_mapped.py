@@ -44,7 +44,7 @@ def staged(world, mode):
 @pytest.mark.parametrize("mode", TOGETHER, ids=str)
 def test_all_land_in_one_snapshot(world, mode):
     found = world.commit(*staged(world, mode))
-    assert len({one.commit.snapshot_id for one in found}) == 1
+    assert len({one.commit.commit_id for one in found}) == 1
     assert_same_everywhere(world.table(), mode.after(BEFORE, ALL, SPEC))
     assert len(own_snapshots(world)) == 1
     assert not any(one.landed_now for one in world.commit(*staged(world, mode)))

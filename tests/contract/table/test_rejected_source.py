@@ -218,7 +218,7 @@ def test_modes_that_take_rows_away_leave_out_what_fails_and_run_it_again(world, 
 
 def test_rows_that_an_upsert_may_not_leave_out_any_more_run_again_with_their_split_once_the_table_was_looked_at(world):
     upsert = MODES["upsert"]
-    # Killed after the first work of the table's own.
+    # Killed after the first table split.
     world.stage(asked(world, Function(BAD), **upsert), splits=3)
     function = Function()
     attempt = world.stage(asked(world, function, on_error="retry", **upsert))

@@ -149,7 +149,7 @@ def test_without_a_new_row_the_scope_of_an_overwrite_is_emptied_and_nothing_else
     assert_same_everywhere(world.table(), EMPTY[mode.label](BEFORE))
     emptied = EMPTY[mode.label](BEFORE) != BEFORE
     assert len(own_snapshots(world)) == emptied
-    assert (settled.commit.snapshot_id is not None) == emptied
+    assert (settled.commit.commit_id is not None) == emptied
     assert not world.commit(world.stage(mode.request(world)))[0].landed_now
     assert_summary_is_true(world.table())
 

@@ -272,7 +272,7 @@ def test_a_discarded_generation_keeps_its_header_and_its_tombstone_beside_one_th
     assert [found["orders", number].state for number in (1, 2)] == [State.DISCARDED, State.COMMITTED]
     assert left(world, first) == ["discard.json", "header.json"]
     assert left(world, second) == BARE
-    assert second.earlier()[0].discarded() is not None
+    assert second.earlier_generations()[0].discarded() is not None
     assert world.attempt(world.request(transform=only_even, restart_token="now")).commit is not None
     landed(world, world.request(**REPLACE | {"on_rerun": "reuse"}, key="another"))
 
@@ -360,7 +360,7 @@ def test_what_landed_together_stays_until_all_of_it_is_recorded(world):
 def test_a_write_that_had_nothing_to_commit_stays_and_is_looked_at_again(world):
     request = world.request(transform=nothing)
     checkpoint = landed(world, request)
-    assert checkpoint.committed().snapshot_id is None
+    assert checkpoint.committed().commit_id is None
     grow_old(world)
     files = on_disk(world)
     assert "its commit changed nothing" in swept(world)["orders", 1].kept
@@ -522,7 +522,7 @@ def test_a_compact_record_of_a_commit_that_changed_nothing_is_not_believed(world
     bind(checkpoint, groups.Group(id=id_, members=members, stream=checkpoint.header.stream, bound_at=groups.now(), horizon=0))
     checkpoint.compact(seal)
     forge(world.store, checkpoint.paths.compact, checkpoint.compacted(), rows=0)
-    checkpoint.record(Commit(group=id_, snapshot_id=None, committed_at=groups.now(), rows=0))
+    checkpoint.record(Commit(group=id_, commit_id=None, committed_at=groups.now(), rows=0))
     (world.root / "store" / checkpoint.paths.seal()).unlink()
     (world.root / "store" / checkpoint.paths.plan()).unlink()
     vouched = Checkpoint.at(world.store, checkpoint.key, 1)
@@ -608,15 +608,15 @@ def test_a_replacement_that_is_opened_while_the_sweep_is_about_to_remove_keeps_w
 def test_a_replacement_that_comes_after_the_compact_record_is_refused_before_it_is_opened(world, monkeypatch):
     landed(world)
     grow_old(world)
-    heir, found = Sweep._heir, []
+    new_replacement, found = Sweep._new_replacement, []
 
     def asks_then(self, candidate):
         with pytest.raises(RecordsRemovedError):
             world.attempt(world.request(**REPLACE, transform=only_even))
         found.append(Checkpoint.generations(world.store, IdempotenceKey("orders")))
-        return heir(self, candidate)
+        return new_replacement(self, candidate)
 
-    monkeypatch.setattr(Sweep, "_heir", asks_then)
+    monkeypatch.setattr(Sweep, "_new_replacement", asks_then)
     assert swept(world)["orders", 1].kept == ""
     assert found == [[1]]
 

@@ -353,7 +353,7 @@ def test_writes_that_each_need_another_column_all_land(world):
 
 def test_without_rows_an_append_lands_without_a_commit(any_world):
     (settled,) = any_world.commit(any_world.stage(any_world.request(transform=nothing)))
-    assert settled.commit.snapshot_id is None
+    assert settled.commit.commit_id is None
     assert any_world.read() == of(BEFORE)
     assert any_world.commits() == COMMITS_BEFORE
     assert not any_world.commit(any_world.stage(any_world.request(transform=nothing)))[0].landed_now
@@ -407,10 +407,10 @@ def test_a_repeated_commit_finds_the_first(empty, mode, recorded):
     if not recorded:
         maintenance.forget_the_record(empty, attempt.checkpoint)
     again = empty.stage(empty.request(mode=mode))
-    assert again.commit.snapshot_id == first.commit.snapshot_id
+    assert again.commit.commit_id == first.commit.commit_id
     (found,) = empty.commit(attempt)
     assert not found.landed_now
-    assert found.commit.snapshot_id == first.commit.snapshot_id
+    assert found.commit.commit_id == first.commit.commit_id
     assert (empty.commits(), empty.read()) == (landed, read)
 
 
@@ -424,7 +424,7 @@ def test_another_key_writes_again(any_world):
 def test_mapped_keys_land_in_one_commit(any_world):
     attempts = [any_world.stage(mapped(any_world, index)) for index in range(4)]
     settled = any_world.commit(*attempts)
-    assert len({one.commit.snapshot_id for one in settled}) == 1
+    assert len({one.commit.commit_id for one in settled}) == 1
     assert any_world.read() == of(ALL, BEFORE)
     assert any_world.commits() == COMMITS_BEFORE + 1
     assert not any(one.landed_now for one in any_world.commit(*attempts))

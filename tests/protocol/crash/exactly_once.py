@@ -120,7 +120,7 @@ def _assert_recorded(world: World, key: str, own: dict[int, Snapshot]) -> None:
     assert state_of(latest) is State.COMMITTED
     assert record.group == group.id
     assert record.rows == seal.rows
-    snapshot = own[record.snapshot_id]
+    snapshot = own[record.commit_id]
     assert snapshot.summary[GROUP] == group.id
     if len(group.members) == 1:
         assert int(snapshot.summary["added-records"]) == seal.rows

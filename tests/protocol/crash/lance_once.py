@@ -43,9 +43,9 @@ def _assert_recorded(world: LanceWorld, key: str, own: dict[int, Version]) -> No
     assert state_of(latest) is State.COMMITTED
     assert record.group == group.id
     assert record.rows == seal.rows
-    assert own[record.snapshot_id].group == group.id
+    assert own[record.commit_id].group == group.id
     stem = f"ckpt-{latest.key.hash}-g{latest.header.generation}-"
-    held = [fragment.metadata for fragment in world.dataset.checkout_version(record.snapshot_id).get_fragments()]
+    held = [fragment.metadata for fragment in world.dataset.checkout_version(record.commit_id).get_fragments()]
     added = [one.physical_rows for one in held if one.files[0].path.startswith(stem)]
     # An upsert's deletion files are staged files, too.
     staged = latest.staged([split.id for split in latest.plan(seal.round).splits])

@@ -213,7 +213,7 @@ _THERE: set[str] = set()
 
 
 def _settled(found: list[groups.Settled]) -> list[dict[str, Any]]:
-    return [{"key": one.checkpoint.key.value, "snapshot_id": one.commit.snapshot_id, "landed_now": one.landed_now} for one in found]
+    return [{"key": one.checkpoint.key.value, "snapshot_id": one.commit.commit_id, "landed_now": one.landed_now} for one in found]
 
 
 def _world(root: Path) -> World:

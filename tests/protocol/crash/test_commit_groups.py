@@ -63,7 +63,7 @@ def point(runs, world, *keys, after):
 def test_all_members_of_a_group_land_in_one_snapshot_whatever_their_order(world):
     settled = commit(world, "c", "a", "b")
     assert [one.checkpoint.key.value for one in settled] == ["c", "a", "b"]
-    assert len({one.commit.snapshot_id for one in settled}) == 1
+    assert len({one.commit.commit_id for one in settled}) == 1
     again = commit(world, "b", "c", "a")
     assert not any(one.landed_now for one in again)
     assert_exactly_once(world, IDS, KEYS)
@@ -81,7 +81,7 @@ def test_a_group_killed_after_its_first_member_was_bound_is_settled_by_what_come
 def test_a_larger_group_settles_the_earlier_one_first(world, runs):
     point(runs, world, "a", "b", after="before commit of the table")
     settled = commit(world, "a", "b", "c")
-    ids = [one.commit.snapshot_id for one in settled]
+    ids = [one.commit.commit_id for one in settled]
     assert ids[0] == ids[1] != ids[2]
     assert_exactly_once(world, IDS, KEYS, snapshots=2)
 
@@ -167,11 +167,11 @@ def test_a_group_with_an_unsealed_member_commits_nothing_and_binds_nobody(world)
 def test_members_without_rows_are_committed_with_the_others_and_alone_without_a_snapshot(world):
     empty = world.stage(world.request("empty", source=Files(f"{world.input}/none-*.parquet")))
     (alone,) = world.commit(empty)
-    assert (alone.commit.snapshot_id, alone.commit.rows, alone.landed_now) == (None, 0, False)
+    assert (alone.commit.commit_id, alone.commit.rows, alone.landed_now) == (None, 0, False)
     assert world.table().snapshots() == []
     second = world.stage(world.request("also empty", source=Files(f"{world.input}/none-*.parquet")))
     settled = groups.commit([second.checkpoint, world.attempt(request_of(world, "a")).checkpoint], world.as_table())
-    assert len({one.commit.snapshot_id for one in settled}) == 1
+    assert len({one.commit.commit_id for one in settled}) == 1
     assert world.ids() == list(range(20))
 
 

@@ -30,7 +30,7 @@ def assert_added_once(world):
     assert computed(world) == world.ids() == [number for number in range(ROWS) if number != DELETED]
     assert len(world.own_versions()) == 1
     (checkpoint,) = generations(world, "columns")
-    assert checkpoint.committed().snapshot_id == world.own_versions()[0].number
+    assert checkpoint.committed().commit_id == world.own_versions()[0].number
     for path in world.files_on_disk():
         owner_of(path)
 

@@ -53,7 +53,7 @@ def test_one_snapshot_whatever_the_catalog_answers(world, faults, requests):
     settled = commit_through(world, catalog, world.stage())
     catalog.apply_zombies()
     assert catalog.requests == requests
-    assert settled[0].commit.snapshot_id == world.table().current_snapshot().snapshot_id
+    assert settled[0].commit.commit_id == world.table().current_snapshot().snapshot_id
     assert_exactly_once(world, IDS)
 
 

@@ -133,7 +133,7 @@ def of_open(play: Play, write: Write, *, restart: bool, replace: bool, mode: str
 def landed_nothing(checkpoint: Checkpoint) -> bool:
     """Whether its commit is recorded, and made no snapshot."""
     recorded = checkpoint.committed()
-    return recorded is not None and recorded.snapshot_id is None
+    return recorded is not None and recorded.commit_id is None
 
 
 def _new(play: Play, write: Write, table: Table | None, due: Due, *, replaces: bool) -> Due:
@@ -152,7 +152,7 @@ def of_record(play: Play, write: Write, one: Generation) -> Due:
     """Verifying that a recorded commit is still in the table."""
     checkpoint = play.checkpoint(write, one)
     recorded = checkpoint.committed()
-    if recorded is not None and recorded.snapshot_id is None:
+    if recorded is not None and recorded.commit_id is None:
         return Due()
     look = looked_up(play, write, one)
     gone = look & {NONE, refusals.RolledBackError}

@@ -300,7 +300,7 @@ class ForeignHands(RuleBasedStateMachine):
                 self.place.delete_below(4)
                 self.state = State(Counter({row: n for row, n in rows.items() if row[0] >= 4}), landed, computed)
             case "restore":
-                earlier = [version for version in self.place.earlier() if version in self.states]
+                earlier = [version for version in self.place.earlier_generations() if version in self.states]
                 if earlier:
                     version = earlier[number % len(earlier)]
                     self.place.restore(version)

@@ -78,7 +78,7 @@ class IcebergPlace:
         head = self.world.table().current_snapshot()
         return head and head.snapshot_id
 
-    def earlier(self) -> list[int]:
+    def earlier_generations(self) -> list[int]:
         """Snapshots that the owner can roll back to, newest first."""
         by_id = {one.snapshot_id: one for one in self.world.table().snapshots()}
         found, at = [], by_id.get(self.head())
@@ -214,7 +214,7 @@ class LancePlace:
     def head(self) -> int:
         return self.world.dataset.version
 
-    def earlier(self) -> list[int]:
+    def earlier_generations(self) -> list[int]:
         """Versions that the owner can restore, newest first."""
         return sorted((one["version"] for one in self.world.dataset.versions()), reverse=True)[1:]
 

@@ -352,11 +352,11 @@ class Play:
 
     def _reported(self, write: Write, one: Generation, commit: Commit) -> None:
         """A commit is reported as the table shows it, for ever (I1, I2)."""
-        one.commits.add(commit.snapshot_id)
+        one.commits.add(commit.commit_id)
         assert len(one.commits) == 1, f"{write.key} is reported as {one.commits}"
         history = self.histories[write.table]
-        if commit.snapshot_id is not None:
-            assert commit.snapshot_id == one.landed, f"{write.key} is reported as committed, and never landed"
+        if commit.commit_id is not None:
+            assert commit.commit_id == one.landed, f"{write.key} is reported as committed, and never landed"
             if len(history.members[one.landed]) == 1:
                 assert commit.rows == history.added[one.landed], "the record counts other rows than the snapshot"
             return

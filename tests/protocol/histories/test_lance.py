@@ -130,7 +130,7 @@ def assert_landed_once(world, attempt, ids):
 def assert_in_one_version(world, attempt):
     world.dataset.validate()
     assert len(world.own_versions()) == 1
-    assert attempt.checkpoint.committed().snapshot_id == world.own_versions()[0].number
+    assert attempt.checkpoint.committed().commit_id == world.own_versions()[0].number
     assert state_of(attempt.checkpoint) is State.COMMITTED
 
 
@@ -168,8 +168,8 @@ def test_a_recorded_commit_whose_version_was_cleaned_up_is_reported(world):
     world.foreign_append()
     clean_up(world)
     (again,) = world.commit(attempt)
-    assert (again.commit.snapshot_id, again.landed_now) == (2, False)
-    assert world.stage().commit.snapshot_id == 2
+    assert (again.commit.commit_id, again.landed_now) == (2, False)
+    assert world.stage().commit.commit_id == 2
 
 
 def test_a_landed_commit_is_found_if_only_versions_before_it_were_cleaned_up(world):
@@ -180,7 +180,7 @@ def test_a_landed_commit_is_found_if_only_versions_before_it_were_cleaned_up(wor
     world.dataset.cleanup_old_versions(versions=[1, 2])
     assert [version.number for version in world.versions()] == [3, 4, 5]
     (again,) = world.commit(attempt)
-    assert (again.commit.snapshot_id, again.landed_now) == (4, False)
+    assert (again.commit.commit_id, again.landed_now) == (4, False)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -191,7 +191,7 @@ def test_a_landed_commit_is_found_if_the_version_it_was_built_on_was_cleaned_up(
     clean_up(world)
     assert [version.number for version in world.versions()] == [2]
     (again,) = world.commit(attempt)
-    assert (again.commit.snapshot_id, again.landed_now) == (2, False)
+    assert (again.commit.commit_id, again.landed_now) == (2, False)
     scene.assert_landed_once(attempt)
 
 
@@ -229,7 +229,7 @@ def test_a_commit_that_was_begun_and_never_landed_lands_if_all_versions_since_ar
     attempt = bound_and_given_up(world, monkeypatch)
     more = world.foreign_append()
     (landed,) = world.commit(attempt)
-    assert (landed.commit.snapshot_id, landed.landed_now) == (3, True)
+    assert (landed.commit.commit_id, landed.landed_now) == (3, True)
     assert_landed_once(world, attempt, IDS + world.there + more)
 
 
@@ -268,7 +268,7 @@ def test_a_commit_that_a_restored_version_shows_is_there(world):
     world.foreign_append()
     world.dataset.checkout_version(2).restore()
     (again,) = world.commit(attempt)
-    assert (again.commit.snapshot_id, again.landed_now) == (2, False)
+    assert (again.commit.commit_id, again.landed_now) == (2, False)
     assert world.ids() == sorted(IDS + world.there)
 
 
@@ -278,7 +278,7 @@ def test_a_commit_that_was_restored_away_and_back_is_there(world):
     more = world.foreign_append()
     world.dataset.checkout_version(2).restore()
     (again,) = world.commit(attempt)
-    assert (again.commit.snapshot_id, again.landed_now) == (2, False)
+    assert (again.commit.commit_id, again.landed_now) == (2, False)
     assert not set(more) & set(world.ids())
 
 

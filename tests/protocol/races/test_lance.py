@@ -180,7 +180,7 @@ def test_eight_processes_that_commit_one_key_land_one_version_and_all_report_it(
         assert [landed_now for _, landed_now in found].count(True) == 1
         assert world.table_rows() == expected(*ids)
         world.dataset.validate()
-        assert checkpoint.committed().snapshot_id == before + 1
+        assert checkpoint.committed().commit_id == before + 1
         write.check(world)
 
 

@@ -155,8 +155,8 @@ def test_whatever_others_make_and_clean_up_at_the_commit_green_is_readable_and_r
         else:
             break
     write.assert_landed_once()
-    assert landed.commit.snapshot_id == write.world.dataset.version
-    assert attempt.checkpoint.committed().snapshot_id == write.world.dataset.version
+    assert landed.commit.commit_id == write.world.dataset.version
+    assert attempt.checkpoint.committed().commit_id == write.world.dataset.version
 
 
 def below(world, monkeypatch, attempt, work):
@@ -168,7 +168,7 @@ def below(world, monkeypatch, attempt, work):
 
     with monkeypatch.context() as patched:
         made = at_the_commit(patched, work)
-        patched.setattr(VersionChange, "_require_in_line", killed)
+        patched.setattr(VersionChange, "_require_in_lineage", killed)
         with pytest.raises(KilledError):
             world.commit(attempt)
     return made[0]
@@ -188,11 +188,11 @@ def test_a_version_below_the_latest_is_not_taken_for_the_commit_by_a_retry(tmp_p
     write.assert_not_there()
     (landed,) = world.commit(attempt)
     assert landed.landed_now
-    assert landed.commit.snapshot_id == world.dataset.version == number + 2
+    assert landed.commit.commit_id == world.dataset.version == number + 2
     write.assert_landed_once()
     (world.root / "store" / attempt.checkpoint.paths.commit).unlink()
     (again,) = world.commit(attempt)
-    assert (again.landed_now, again.commit.snapshot_id) == (False, number + 2)
+    assert (again.landed_now, again.commit.commit_id) == (False, number + 2)
     write.assert_landed_once()
 
 
@@ -223,7 +223,7 @@ def test_what_others_do_right_after_the_commit_does_not_hide_it(tmp_path, monkey
     made = at_the_commit(monkeypatch, others, after=True)
     (landed,) = world.commit(attempt)
     assert landed.landed_now
-    assert landed.commit.snapshot_id == made[0] < world.dataset.version
+    assert landed.commit.commit_id == made[0] < world.dataset.version
     if mode != "overwrite":
         write.assert_landed_once()
     assert len(made) == 1
@@ -246,7 +246,7 @@ def test_a_commit_whose_rows_others_took_away_right_after_it_is_not_repeated(tmp
     before = world.table_rows()
     (world.root / "store" / attempt.checkpoint.paths.commit).unlink()
     (again,) = world.commit(attempt)
-    assert (again.landed_now, again.commit.snapshot_id) == (False, landed.commit.snapshot_id)
+    assert (again.landed_now, again.commit.commit_id) == (False, landed.commit.commit_id)
     assert world.table_rows() == before
 
 
@@ -258,7 +258,7 @@ def test_a_create_whose_rows_others_took_away_right_after_it_is_not_repeated(tmp
     world.dataset.delete("true")
     (world.root / "store" / attempt.checkpoint.paths.commit).unlink()
     (again,) = world.commit(attempt)
-    assert (again.landed_now, again.commit.snapshot_id) == (False, 1)
+    assert (again.landed_now, again.commit.commit_id) == (False, 1)
     assert ids_shown(world) == []
 
 
@@ -385,7 +385,7 @@ def test_a_look_at_a_version_that_is_cleaned_up_by_then_is_repeated(tmp_path, mo
 
     monkeypatch.setattr(lance.LanceDataset, "get_fragments", gone)
     (landed,) = write.world.commit(attempt)
-    assert landed.commit.snapshot_id == write.world.dataset.version
+    assert landed.commit.commit_id == write.world.dataset.version
     write.assert_landed_once()
     assert left[0] < 3
 

@@ -122,7 +122,7 @@ def landed_version(world, request, attempt=None):
         except TableMovedError:
             attempt = None
         else:
-            return settled.commit.snapshot_id
+            return settled.commit.commit_id
 
 
 @contextlib.contextmanager

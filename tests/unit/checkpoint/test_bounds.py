@@ -222,7 +222,7 @@ def test_no_number_is_beyond_what_a_table_can_hold(name, number):
         ("group.json", "members", [{"key": "k", "generation": 1}] * 100_001),
         ("group.json", "horizon", -1),
         ("commit.json", "rows", -1),
-        ("commit.json", "snapshot_id", -1),
+        ("commit.json", "commit_id", -1),
         ("attempt.json", "started_at", "2026-01-01T00:00:00"),
         ("attempt.json", "started_at", "0001-01-01T00:00:00+23:59"),
         ("attempt.json", "started_at", "9999-12-31T23:59:59-23:59"),

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import msgspec
 import obstore
 import pytest
 from msgspec.structs import replace
-from support.appending import seal as seal_of
-from support.samples import AT, GROUP, HEADER, KEY, MANIFEST_JSON, SAMPLES
+from support.samples import AT, HEADER, KEY, MANIFEST_JSON, SAMPLES
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.checkpoint.documents import Member, Plan, Split, Staged, StagedFile
-from airflow_ckpt_provider.checkpoint.group import bind, bound_group, list_members
+from airflow_ckpt_provider.checkpoint.documents import Plan, Split, Staged, StagedFile
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.checkpoint.state import State, state_of
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import (
     BindingMismatchError,
     CheckpointMissingError,
     CorruptObjectError,
     DiscardedError,
-    NotSealedError,
-    RowCountError,
 )
 
 COMMIT = SAMPLES["commit.json"]
@@ -154,70 +148,7 @@ def test_a_split_is_published_once_and_the_loser_is_told(checkpoint):
     assert checkpoint.staged_ids() == {"000000"}
 
 
-# -- sealing --------------------------------------------------------------------------------------------------------------
-
-
-def test_a_seal_holds_the_totals_and_all_manifests(checkpoint):
-    plan = plan_of("000000", "000001", "000002")
-    for split, rows in (("000002", 5), ("000000", 10), ("000001", 0)):
-        checkpoint.publish(staged(split, rows))
-    seal = seal_of(checkpoint, plan)
-    assert (seal.splits, seal.rows, seal.bytes, seal.files) == (3, 15, 200, 2)
-    assert seal.manifests == (MANIFEST_JSON, MANIFEST_JSON)
-    assert checkpoint.sealed() == seal
-    assert seal_of(checkpoint, plan) == seal
-
-
-def test_a_seal_over_missing_splits_is_refused_and_nothing_is_sealed(checkpoint):
-    checkpoint.publish(staged("000000"))
-    with pytest.raises(NotSealedError, match="2 of 3 splits"):
-        seal_of(checkpoint, plan_of("000000", "000001", "000002"))
-    assert checkpoint.sealed() is None
-
-
-def test_nothing_to_write_is_sealed_with_zero_rows(checkpoint):
-    seal = seal_of(checkpoint, plan_of())
-    assert (seal.splits, seal.rows, seal.manifests) == (0, 0, ())
-
-
-@pytest.mark.parametrize("wrong", [{"split": "000009"}, {"manifest": None}, {"rows": 0}])
-def test_a_staged_record_that_contradicts_itself_is_not_sealed(store, checkpoint, wrong):
-    store.create(checkpoint.paths.staged("000000"), replace(staged("000000"), **wrong))
-    with pytest.raises((RowCountError, CorruptObjectError), match="000000"):
-        seal_of(checkpoint, plan_of("000000"))
-    assert checkpoint.sealed() is None
-
-
-def test_a_damaged_staged_record_is_named_when_sealing(store, checkpoint):
-    obstore.put(store.location.open(), checkpoint.paths.staged("000000"), b"{}")
-    with pytest.raises(CorruptObjectError, match=r"staged/000000\.json"):
-        seal_of(checkpoint, plan_of("000000"))
-
-
 # -- committing and discarding --------------------------------------------------------------------------------------------
-
-
-def test_a_generation_is_bound_to_one_commit_group_for_ever(checkpoint):
-    assert bound_group(checkpoint) is None
-    assert bind(checkpoint, GROUP) == GROUP
-    assert bind(checkpoint, replace(GROUP, id="ff" * 16, horizon=99)) == GROUP
-
-
-def test_the_members_of_a_group_are_stored_once_and_not_with_each_of_them(store):
-    members = tuple(sorted(Member(key=f"orders/{n}", generation=1) for n in range(50)))
-    group = replace(GROUP, members=members)
-    each = [Checkpoint.create(store, replace(HEADER, key=member.key)) for member in members]
-    list_members(each[0], group)
-    for checkpoint in each:
-        assert bind(checkpoint, group) is group
-        assert bound_group(checkpoint) == group
-    stored = {name: len(bytes(obstore.get(store.location.open(), name).bytes())) for name in store.names("")}
-    assert max(size for name, size in stored.items() if name.endswith("/group.json")) < 500
-    (listed,) = [name for name in stored if "/groups/" in name]
-    assert listed == each[0].paths.members(group.id)
-    obstore.delete(store.location.open(), listed)
-    with pytest.raises(CheckpointMissingError, match=listed):
-        bound_group(each[7])
 
 
 def test_the_first_record_of_a_commit_stays(checkpoint):
@@ -226,10 +157,10 @@ def test_the_first_record_of_a_commit_stays(checkpoint):
     assert checkpoint.committed() == COMMIT
 
 
-@pytest.mark.parametrize("other", [{"snapshot_id": 1}, {"snapshot_id": None}, {"group": "ff" * 16}])
+@pytest.mark.parametrize("other", [{"commit_id": 1}, {"commit_id": None}, {"group": "ff" * 16}])
 def test_a_record_that_contradicts_the_first_is_an_error(checkpoint, other):
     checkpoint.record(COMMIT)
-    with pytest.raises(CorruptObjectError, match=str(COMMIT.snapshot_id)):
+    with pytest.raises(CorruptObjectError, match=str(COMMIT.commit_id)):
         checkpoint.record(replace(COMMIT, **other))
 
 
@@ -240,33 +171,6 @@ def test_a_discarded_generation_says_when_and_why(checkpoint):
     assert checkpoint.discarded().reason == "the source changed"
     with pytest.raises(DiscardedError, match=r"Generation 1 .* UTC \(the source changed\)"):
         checkpoint.require_live()
-
-
-def test_the_state_follows_from_what_exists(checkpoint):
-    states = [state_of(checkpoint)]
-    checkpoint.pin(plan_of("000000"))
-    states.append(state_of(checkpoint))
-    checkpoint.publish(staged("000000"))
-    states.append(state_of(checkpoint))
-    seal_of(checkpoint, plan_of("000000"))
-    states.append(state_of(checkpoint))
-    bind(checkpoint, GROUP)
-    states.append(state_of(checkpoint))
-    checkpoint.record(COMMIT)
-    states.append(state_of(checkpoint))
-    assert states == [State.PLANNED, State.PLANNED, State.STAGING, State.SEALED, State.SEALED, State.COMMITTED]
-
-
-def test_a_discarded_generation_is_discarded_whatever_was_reached(checkpoint):
-    checkpoint.pin(plan_of())
-    seal_of(checkpoint, plan_of())
-    checkpoint.discard("restart")
-    assert state_of(checkpoint) is State.DISCARDED
-
-
-def test_the_state_of_one_generation_says_nothing_of_another(store, checkpoint):
-    seal_of(checkpoint, plan_of())
-    assert state_of(Checkpoint.create(store, replace(HEADER, generation=2))) is State.PLANNED
 
 
 def test_an_object_that_vanishes_between_put_and_read_is_an_error(checkpoint, monkeypatch):
@@ -284,10 +188,6 @@ def test_an_object_that_vanishes_between_put_and_read_is_an_error(checkpoint, mo
         checkpoint.pin(plan_of("000001", created_at=AT + timedelta(hours=1)))
 
 
-def test_members_sort_so_that_a_group_has_one_identity(checkpoint):
-    assert msgspec.to_builtins(checkpoint.member) == {"key": KEY.value, "generation": 1}
-
-
 # -- generations that were planted ----------------------------------------------------------------------------------------
 
 
@@ -295,16 +195,16 @@ def test_the_earlier_generations_are_those_that_exist_and_none_may_be_missing(st
     for generation in (1, 2, 4):
         newest = Checkpoint.create(store, replace(HEADER, generation=generation))
     assert Checkpoint.generations(store, KEY) == [1, 2, 4]
-    assert [one.header.generation for one in Checkpoint.at(store, KEY, 2).earlier()] == [1]
+    assert [one.header.generation for one in Checkpoint.at(store, KEY, 2).earlier_generations()] == [1]
     with pytest.raises(CheckpointMissingError, match="generation 3"):
-        newest.earlier()
+        newest.earlier_generations()
 
 
 @pytest.mark.timeout(20)
 def test_a_planted_generation_with_a_huge_number_is_an_error_at_once(store, checkpoint):
     Checkpoint.create(store, replace(HEADER, generation=1_000_000))
     with pytest.raises(CheckpointMissingError, match="generation 2"):
-        Checkpoint.latest(store, KEY).earlier()
+        Checkpoint.latest(store, KEY).earlier_generations()
     obstore.put(store.location.open(), f"{KEY.hash}/g1000000000/header.json", b"{}")
     with pytest.raises(CorruptObjectError, match=r"g1000000000/header\.json"):
         Checkpoint.latest(store, KEY)

@@ -1,4 +1,4 @@
-"""Splits that are the table's own work on its files, and the plans that list them."""
+"""Table splits, whose work is on files of the table, and the plans that list them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def table_split(task: str, file: ScanFile, *more: str) -> Split:
-    """Work of the table's own on one of its files: its id says which file it is, with which deletes."""
+    """A table split for one of the table's files: its id says which file it is, with which deletes."""
     facts = "\0".join([file.path, *sorted(delete.path for delete in file.deletes), *more])
     digest = hashlib.sha256(facts.encode()).hexdigest()[:16]
     return Split(id=f"{task}{digest}", bytes=file.bytes, read=msgspec.to_builtins(file), task=task)
 
 
 def with_table_splits(plan: Plan, splits: Iterable[Split], base: int | None) -> Plan:
-    """``plan`` with these for its table's own splits."""
+    """``plan`` with these for its table splits."""
     reads = [split for split in plan.splits if split.is_input]
     return msgspec.structs.replace(plan, created_at=now(), splits=(*reads, *splits), base=base)
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.iceberg.removals import Removal
     from airflow_ckpt_provider.tables.writer import Writer
 
-#: Tasks of the table's own splits.
+#: Tasks of table splits.
 MATCH, UNIQUE, INSERT = "match", "unique", "insert"
 
 #: Buckets of keys where the size of the source is not known beforehand.
@@ -95,11 +95,11 @@ class Upsert(IcebergMode):
         reading = write.source_plan
         if any(split.id in lost for split in reading.splits):
             return reread(reading, lost, number)
-        again = restaged(plan, lost, number)
+        next_plan = restaged(plan, lost, number)
         if not lost & _phase(plan, MATCH).keys():
-            return again
+            return next_plan
         # What is inserted depends on all that was matched.
-        return msgspec.structs.replace(again, splits=tuple(split for split in again.splits if split.task != INSERT))
+        return msgspec.structs.replace(next_plan, splits=tuple(split for split in next_plan.splits if split.task != INSERT))
 
     def writer(self, write: StagedWrite) -> Writer:
         """A writer for the splits of all phases."""
@@ -146,9 +146,9 @@ class Upsert(IcebergMode):
         """A split for each live file that can hold a key; not for those that the commit removes anyway."""
         if not sources:
             return []
-        gone = frozenset(write.replaced_files)
+        replaced = frozenset(write.replaced_files)
         files = plan_matches(self.table, head, self.parameters.upsert_keys, sources, write.header.table.schema_id)
-        return [table_split(MATCH, file) for file in files if file.path not in gone]
+        return [table_split(MATCH, file) for file in files if file.path not in replaced]
 
     def _inserts(self, records: Sequence[Staged], matches: dict[str, Split]) -> list[Split]:
         """A split for each staged source file. What it inserts depends on all matches, and so does its id."""

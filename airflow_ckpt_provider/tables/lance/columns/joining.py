@@ -54,7 +54,7 @@ def joins_of(dataset: LanceDataset, ranges: Ranges, write: StagedWrite, read_col
 def column_files(plan: Plan, staged: Sequence[Staged]) -> dict[str, tuple[str, int]]:
     """Name and bytes of the column file for each fragment, by what it is of."""
     records = {record.split: record for record in staged}
-    moved = {piece.split for pieces in moved_in(plan).values() for piece in pieces}
+    moved = {stretch.split for stretches in moved_in(plan).values() for stretch in stretches}
     read = [split for split in plan.splits if split.task == READ and split.id not in moved]
     files = _files_of(records[split.id] for split in read)
     by_content = {
@@ -95,7 +95,9 @@ def _files_of(records: Iterable[Staged]) -> dict[str, StagedFragment]:
     return files
 
 
-def _moved_parts(pieces: Iterable[MovedRows], read: Iterable[Split], files: Mapping[str, StagedFragment], table: str) -> list[Part]:
+def _moved_parts(
+    stretches: Iterable[MovedRows], read: Iterable[Split], files: Mapping[str, StagedFragment], table: str
+) -> list[Part]:
     """The files with values of a fragment that others compacted, in the order of its rows, and which rows of them.
 
     :param read: splits that have read its other rows.
@@ -106,12 +108,12 @@ def _moved_parts(pieces: Iterable[MovedRows], read: Iterable[Split], files: Mapp
     ]
     runs: dict[str, list[Run]] = {}
     at = 0
-    for piece in pieces:
-        if piece.split and piece.split not in files:
+    for stretch in stretches:
+        if stretch.split and stretch.split not in files:
             # All rows of that range were deleted when it was read.
             raise brought_back(table)
-        if piece.split:
-            runs.setdefault(piece.split, []).append((piece.start, piece.stop, at))
-        at += piece.rows
+        if stretch.split:
+            runs.setdefault(stretch.split, []).append((stretch.start, stretch.stop, at))
+        at += stretch.rows
     parts += [(moved_runs[0][2], (files[split], tuple(moved_runs))) for split, moved_runs in runs.items()]
     return [part for _, part in sorted(parts, key=lambda placed: placed[0])]

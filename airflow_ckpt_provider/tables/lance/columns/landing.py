@@ -35,16 +35,16 @@ def require_covered(
     write: SealedWrite, dataset: LanceDataset, live: Mapping[str, Any], made: Mapping[str, tuple[str, int]]
 ) -> None:
     """Rows that were added since have no values, and those that were deleted need none; anything else has to be looked at."""
-    gone, new = made.keys() - live.keys(), live.keys() - made.keys()
+    removed, new = made.keys() - live.keys(), live.keys() - made.keys()
     rows = write.plan.source_as(PinnedRows).rows
     left = sum(fragment.num_rows for of, fragment in live.items() if of in made)
     # A row that was updated is deleted in one fragment and stands in another, where it would lose its value.
-    touched = gone or (new and left < rows)
+    touched = removed or (new and left < rows)
     # Rows that were added to columns which are replaced have values of others in them.
     if (new and write.header.replaces is not None) or (touched and not rows_stayed(dataset, write.plan.base or 0)):
         raise TableMovedError(
             f"{write.header.table.identifier} was changed since the columns of the key {write.header.key!r} were computed: "
-            f"{len(gone)} fragments were rewritten or removed, and {len(new)} are new. Nothing was committed, and what is "
+            f"{len(removed)} fragments were rewritten or removed, and {len(new)} are new. Nothing was committed, and what is "
             f"staged stays staged. {run_again(write.header)}: it computes what the change affects, and "
             "nothing else, before the commit runs again."
         )
@@ -63,10 +63,10 @@ def require_valued(write: SealedWrite, dataset: LanceDataset, live: Mapping[str,
     records = {record.split: record for record in write.staged}
     splits = [split for split in write.plan.splits if split.task == READ]
     reads, moved = by_fragment(splits), moved_in(write.plan)
-    # Of a piece that was moved, every row has a value: the join has looked.
+    # Of a stretch that was moved, every row has a value: the join has looked.
     valued = {
         of: sum(records[split.id].rows for split in reads.get(of, ()))
-        + sum(piece.rows for piece in moved.get(of, ()) if piece.split)
+        + sum(stretch.rows for stretch in moved.get(of, ()) if stretch.split)
         for of in live
         if of in reads or of in moved
     }

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, Split
     from airflow_ckpt_provider.tables.writer import Written
 
-#: Task of the table's own splits.
+#: Tasks of table splits.
 JOIN = "join"
 
 #: Rows of a fragment that are laid out at once.

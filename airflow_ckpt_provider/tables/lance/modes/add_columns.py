@@ -67,7 +67,7 @@ class AddColumns(LanceMode):
 
     def validate(self) -> None:
         """Refuse columns to be read that the dataset does not have. What the others hold does not matter."""
-        dataset, read = self.there, self.parameters.read_columns
+        dataset, read = self.existing, self.parameters.read_columns
         if PLACE in read:
             raise InvalidInputError(
                 f"read_columns names {PLACE!r}: while columns are computed, rows carry their place in a column of that name. "
@@ -93,7 +93,7 @@ class AddColumns(LanceMode):
         """
         import pyarrow as pa
 
-        dataset, fields = self.there, list(made())
+        dataset, fields = self.existing, list(made())
         # The place of the row is the last one; if the transform made one of that name, it is refused below.
         of_transform = fields[:-1] if fields and fields[-1].name == PLACE else fields
         # Optional, because rows that others add later have no values in them.
@@ -120,7 +120,7 @@ class AddColumns(LanceMode):
     @goes_stale
     def plan(self, write: StagedWrite) -> Plan:
         """Once all of the last plan is staged, ranges that are not planned yet, and the joins if there are none."""
-        dataset, plan = self.there, write.plan
+        dataset, plan = self.existing, write.plan
         before = {split.id for split in plan.splits}
         if not before <= write.staged_ids():
             return plan
@@ -136,22 +136,22 @@ class AddColumns(LanceMode):
 
     @classmethod
     def restaged(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
-        """The plan of a round in which these are staged again, without the joins of their values.
+        """The plan of a round in which these are staged next_plan, without the joins of their values.
 
         :raises StagedFileMissingError: if values are lost whose rows were compacted since: what they were read from may be gone.
         """
         plan = write.plan
-        moved = {piece.split for pieces in moved_in(plan).values() for piece in pieces}
+        moved = {stretch.split for stretches in moved_in(plan).values() for stretch in stretches}
         if moved & lost:
             raise StagedFileMissingError(
                 f"Staged values of {len(moved & lost)} ranges are gone, and their rows were moved by a compaction since they were "
                 "computed. Nothing was committed. Compute the columns from the start: "
                 f"{how_to_restart()}."
             )
-        again = restaged(plan, lost, len(write.plans) + 1)
+        next_plan = restaged(plan, lost, len(write.plans) + 1)
         if not any(split.id in lost for split in plan.splits if split.task == READ):
-            return again
-        return msgspec.structs.replace(again, splits=tuple(split for split in again.splits if split.task == READ))
+            return next_plan
+        return msgspec.structs.replace(next_plan, splits=tuple(split for split in next_plan.splits if split.task == READ))
 
     @goes_stale
     def writer(self, write: StagedWrite) -> Writer:
@@ -177,14 +177,14 @@ class AddColumns(LanceMode):
         """
         del staged
         (write,) = writes
-        dataset = self.there
+        dataset = self.existing
         columns = columns_of(write.plan)
         taken = [name for name in columns.names if name in dataset.schema.names]
         if not own_columns(dataset, write.replaced).issuperset(taken):
             raise SchemaMismatchError(
                 f"Somebody else added {', '.join(map(repr, taken))} to {write.header.table.identifier} since the key "
                 f"{write.header.key!r} was begun. Nothing was committed, and what is staged stays staged. Drop those columns and "
-                "run the commit again."
+                "run the commit next_plan."
             )
         made = column_files(write.plan, write.staged)
         fields = fields_of(dataset.lance_schema, self.parameters.read_columns)

@@ -48,7 +48,7 @@ class LanceMode(Mode):
         self.dataset = dataset
 
     @property
-    def there(self) -> LanceDataset:
+    def existing(self) -> LanceDataset:
         """The dataset.
 
         :raises TableMovedError: if there is none.
@@ -62,7 +62,7 @@ class LanceMode(Mode):
 
         :raises UnsupportedTableError: naming them.
         """
-        dataset = self.there
+        dataset = self.existing
         lines = unwritable(dataset.schema, dataset.data_storage_version)
         if lines:
             raise UnsupportedTableError(

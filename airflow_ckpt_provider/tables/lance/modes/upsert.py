@@ -56,7 +56,7 @@ class Upsert(LanceMode):
     def validate(self) -> None:
         """Refuse keys that cannot be keys of this dataset."""
         super().validate()
-        require_keys(self.there.schema, self.parameters.upsert_keys, self.there.uri)
+        require_keys(self.existing.schema, self.parameters.upsert_keys, self.existing.uri)
 
     def first(self, write: StagedWrite, plan: Plan, made: Callable[[], pa.Schema]) -> Plan:
         """The source's plan, with whether rows keep their ids; see ``Mode.first``."""
@@ -66,17 +66,17 @@ class Upsert(LanceMode):
     @goes_stale
     def plan(self, write: StagedWrite) -> Plan:
         """The source's splits; with those that match the dataset as it is now; then those that drop what does not land."""
-        files, dataset = self.named.files, self.there
+        files, dataset = self.named.files, self.existing
         pinned, reads, staged_ids = write.plan, write.source_splits, write.staged_ids()
         if any(split.id not in staged_ids for split in reads):
             return pinned
         records = write.records([split.id for split in reads])
-        source, earlier = StagedSource.of(records), ReplacedUpsert.of(write.replaced)
+        source, replaced = StagedSource.of(records), ReplacedUpsert.of(write.replaced)
         landing = self._landing(keeps_ids=self._keeps_ids(write, pinned))
-        wanted = as_named(_wanted(files, dataset, source, earlier, keeps_ids=landing.keeps_ids), pinned)
+        wanted = as_named(_wanted(files, dataset, source, replaced, keeps_ids=landing.keeps_ids), pinned)
         plan = _keeping(pinned, keeps_ids=landing.keeps_ids)
         if _phase(plan, MATCH, UNIQUE) != wanted.keys():
-            return _with(plan, [*reads, *wanted.values()], dataset.version, source, replaced=earlier.sidecars)
+            return _with(plan, [*reads, *wanted.values()], dataset.version, source, replaced=replaced.sidecars)
         if landing.as_staged or not wanted.keys() <= staged_ids:
             return pinned
         sidecars = sidecars_of(write.records(sorted(_phase(plan, MATCH))))
@@ -92,7 +92,7 @@ class Upsert(LanceMode):
     @goes_stale
     def require_replaceable(self, landed: SealedWrite) -> None:
         """Check that what was inserted is where it was written; rows of it may be deleted or updated since."""
-        ReplacedUpsert.of(landed).require_there(self.named.files, self.there)
+        ReplacedUpsert.of(landed).require_there(self.named.files, self.existing)
 
     @classmethod
     def restaged(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
@@ -100,14 +100,14 @@ class Upsert(LanceMode):
         plan, plans, number = write.plan, write.plans, len(write.plans) + 1
         if any(split.id in lost for split in write.source_splits):
             return reread(write.source_plan, lost, number, UpsertPinned(keeps_row_ids=_keeps(plan)).to_json())
-        again = restaged(plan, lost, number)
+        next_plan = restaged(plan, lost, number)
         if not lost & _phase(plan, MATCH):
-            return again
+            return next_plan
         # Which rows of the source land depends on all that was matched. Its own splits take the place of those that filter them.
-        kept = [split for split in again.splits if not (split.is_input or split.task == FILTER)]
+        kept = [split for split in next_plan.splits if not (split.is_input or split.task == FILTER)]
         replaced = next((pinned.replaced for pinned in map(_pinned, reversed(plans)) if pinned.replaced), ())
-        mode = msgspec.structs.replace(_pinned(again), sidecars=(), replaced=replaced).to_json()
-        return msgspec.structs.replace(again, mode=mode, splits=(*write.source_splits, *kept))
+        mode = msgspec.structs.replace(_pinned(next_plan), sidecars=(), replaced=replaced).to_json()
+        return msgspec.structs.replace(next_plan, mode=mode, splits=(*write.source_splits, *kept))
 
     @goes_stale
     def writer(self, write: StagedWrite) -> Writer:
@@ -126,10 +126,10 @@ class Upsert(LanceMode):
         :raises TableMovedError: if a fragment is another one than those that were matched.
         """
         (write,) = writes
-        files, dataset = self.named.files, self.there
+        files, dataset = self.named.files, self.existing
         if dataset.version != write.plan.base:
-            source, earlier = StagedSource.of_plan(write.plan), ReplacedUpsert.of(write.replaced)
-            wanted = as_named(_wanted(files, dataset, source, earlier, keeps_ids=_keeps(write.plan)), write.plan)
+            source, replaced = StagedSource.of_plan(write.plan), ReplacedUpsert.of(write.replaced)
+            wanted = as_named(_wanted(files, dataset, source, replaced, keeps_ids=_keeps(write.plan)), write.plan)
             changed = wanted.keys() ^ _phase(write.plan, MATCH, UNIQUE)
             if changed:
                 raise TableMovedError(
@@ -157,7 +157,7 @@ class Upsert(LanceMode):
         """Whether rows of this dataset that are updated keep their row ids."""
         return (
             self.parameters.updates
-            and self.there.has_stable_row_ids
+            and self.existing.has_stable_row_ids
             and not has_watermark(plan, replaces=write.header.replaces is not None)
         )
 
@@ -179,28 +179,28 @@ def _keeping(plan: Plan, *, keeps_ids: bool) -> Plan:
 
 
 def _wanted(
-    files: DatasetFiles, dataset: LanceDataset, source: StagedSource | None, earlier: ReplacedUpsert, *, keeps_ids: bool
+    files: DatasetFiles, dataset: LanceDataset, source: StagedSource | None, replaced: ReplacedUpsert, *, keeps_ids: bool
 ) -> list[Split]:
     """A split for each fragment that has to be looked at, and for each bucket of keys.
 
     :raises TableMovedError: if rows that are to be replaced are not there as they were written.
     """
-    earlier.require_there(files, dataset)
+    replaced.require_there(files, dataset)
     fragments = [fragment.metadata for fragment in dataset.get_fragments()]
     if source is None or not source.files:
-        fragments = [metadata for metadata in fragments if earlier.file_of(metadata) is not None]
-    wanted = [_match(metadata, earlier, keeps_ids=keeps_ids) for metadata in fragments]
+        fragments = [metadata for metadata in fragments if replaced.file_of(metadata) is not None]
+    wanted = [_match(metadata, replaced, keeps_ids=keeps_ids) for metadata in fragments]
     if source is not None and source.files:
         buckets = range(source.buckets)
         wanted += [Split(id=f"{UNIQUE}{bucket:06d}", bytes=0, read={"bucket": bucket}, task=UNIQUE) for bucket in buckets]
     return wanted
 
 
-def _match(fragment: Any, earlier: ReplacedUpsert, *, keeps_ids: bool) -> Split:  # noqa: ANN401 - a FragmentMetadata
+def _match(fragment: Any, replaced: ReplacedUpsert, *, keeps_ids: bool) -> Split:  # noqa: ANN401 - a FragmentMetadata
     """Matching one fragment."""
     size = sum(file.file_size_bytes or 0 for file in fragment.files)
-    earlier_file = earlier.file_of(fragment)
-    read = {"fragment": fragment.id} | ({} if earlier_file is None else {REPLACED: earlier.numbers[earlier_file]})
+    replaced_file = replaced.file_of(fragment)
+    read = {"fragment": fragment.id} | ({} if replaced_file is None else {REPLACED: replaced.numbers[replaced_file]})
     return Split(id=match_id(fragment, keeps_ids=keeps_ids), bytes=size, read=read, task=MATCH)
 
 

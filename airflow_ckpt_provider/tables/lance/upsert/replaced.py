@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 #: What a match split of such a data file has, besides its fragment: see ``ReplacedUpsert.numbers``.
-REPLACED = "earlier"
+REPLACED = "replaced"
 
 
 class ReplacedUpsert(NamedTuple):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.lance.upsert.source import StagedSource
     from airflow_ckpt_provider.tables.lance.writer import WriterFacts
 
-#: Tasks of the table's own splits, besides ``FILTER``.
+#: Tasks of table splits, besides ``FILTER``.
 MATCH, UNIQUE = "match", "unique"
 
 #: Rows of a fragment whose keys are searched at once.
@@ -47,7 +47,7 @@ class UpsertFacts(NamedTuple):
     :param version: the version that is matched; None while the source is staged.
     :param source: what is staged; None until it is.
     :param sidecars: of all fragments, once they are matched, if not all files of the source land as they are.
-    :param earlier: the sidecars of the generation that this one replaces.
+    :param replaced: the sidecars of the generation that this one replaces.
     """
 
     keys: tuple[str, ...]
@@ -55,7 +55,7 @@ class UpsertFacts(NamedTuple):
     source: StagedSource | None
     landing: LandingRows = LandingRows()
     sidecars: tuple[DatasetSidecar, ...] = ()
-    earlier: tuple[DatasetSidecar, ...] = ()
+    replaced: tuple[DatasetSidecar, ...] = ()
 
 
 class UpsertWriter(LanceWriter):
@@ -129,7 +129,7 @@ class UpsertWriter(LanceWriter):
         inserted, hit = (np.zeros(fragment.physical_rows, dtype=np.bool_) for _ in range(2))
         if REPLACED in read:
             number: Any = read[REPLACED]
-            inserted = live & inserted_rows(files, self._upsert.earlier, number, fragment.physical_rows)
+            inserted = live & inserted_rows(files, self._upsert.replaced, number, fragment.physical_rows)
         sources: list[Positions] = []
         rows: list[Positions] = []
         taken: list[Ids] = []
@@ -151,9 +151,9 @@ class UpsertWriter(LanceWriter):
         written: tuple[StagedFile, ...] = ()
         deletions: Deletions | None = None
         sidecar: DatasetSidecar | None = None
-        gone = inserted | hit if landing.update else inserted
-        if gone.any():
-            deleted: Offsets = np.flatnonzero(gone | ~live).astype(np.uint32)
+        dropped = inserted | hit if landing.update else inserted
+        if dropped.any():
+            deleted: Offsets = np.flatnonzero(dropped | ~live).astype(np.uint32)
             deletions, file = write_deletions(files, fragment.fragment_id, version, deleted, stem)
             written = (file,)
         if hit.any():

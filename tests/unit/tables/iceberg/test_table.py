@@ -26,7 +26,7 @@ from airflow_ckpt_provider.exceptions import (
     TableMissingError,
     UnsupportedTableError,
 )
-from airflow_ckpt_provider.tables.iceberg.history import LARGEST, REMEMBERED, Memory, RememberedCommit
+from airflow_ckpt_provider.tables.iceberg.history import LARGEST, REMEMBERED, RememberedCommit, RememberedCommits
 from airflow_ckpt_provider.tables.iceberg.manifest import FACTS_ENTRY, StagedManifest
 from airflow_ckpt_provider.tables.iceberg.upsert.bounds import KeyBounds
 from airflow_ckpt_provider.tables.iceberg.upsert.facts import FACTS, facts_of
@@ -78,10 +78,10 @@ def test_what_later_rounds_of_an_upsert_read_is_written_and_read_as_it_always_wa
 
 def test_the_memory_in_a_table_property_is_written_as_it_always_was():
     first = RememberedCommit("0f" * 16, 4611686018427387904, 1767270615250, 4, "AAAAAAAAbbbbbbbb")
-    memory = Memory(3, (first, RememberedCommit("1e" * 16, 7, 1767270615251, 5, "AAAAAAAAbbbbbbbbCCCCCCCCdddddddd")))
-    golden = (GOLDEN / "memory.json").read_bytes().strip()
-    assert msgspec.json.encode(memory) == golden
-    assert msgspec.json.decode(golden, type=Memory) == memory
+    remembered = RememberedCommits(3, (first, RememberedCommit("1e" * 16, 7, 1767270615251, 5, "AAAAAAAAbbbbbbbbCCCCCCCCdddddddd")))
+    golden = (GOLDEN / "remembered_commits.json").read_bytes().strip()
+    assert msgspec.json.encode(remembered) == golden
+    assert msgspec.json.decode(golden, type=RememberedCommits) == remembered
 
 
 @pytest.mark.parametrize(
@@ -89,36 +89,36 @@ def test_the_memory_in_a_table_property_is_written_as_it_always_was():
 )
 def test_a_memory_that_is_not_whole_is_no_memory(text):
     with pytest.raises(msgspec.ValidationError):
-        msgspec.json.decode(text, type=Memory)
+        msgspec.json.decode(text, type=RememberedCommits)
 
 
 def test_a_full_memory_forgets_the_oldest_and_says_from_where_on_it_is_complete():
-    memory = Memory(0, ())
+    remembered = RememberedCommits(0, ())
     for number in range(1, REMEMBERED + 11):
-        memory = memory.adding(RememberedCommit(f"{number:032x}", number, number, number, "AAAAAAAAbbbbbbbb"))
-    assert len(memory.commits) == REMEMBERED
-    assert memory.since == 10
-    assert memory.find(f"{10:032x}") is None
-    assert memory.find(f"{11:032x}").snapshot_id == 11
+        remembered = remembered.adding(RememberedCommit(f"{number:032x}", number, number, number, "AAAAAAAAbbbbbbbb"))
+    assert len(remembered.commits) == REMEMBERED
+    assert remembered.since == 10
+    assert remembered.find(f"{10:032x}") is None
+    assert remembered.find(f"{11:032x}").snapshot_id == 11
 
 
 @pytest.mark.parametrize("members", [500, 5_000, 10_000])
 def test_a_memory_of_commits_of_many_members_is_bounded_in_bytes_and_still_tells_from_where_on_it_is_complete(members):
-    memory = Memory(0, ())
+    remembered = RememberedCommits(0, ())
     largest = 1 << 62
     for number in range(1, REMEMBERED + 1):
-        memory = memory.adding(RememberedCommit(f"{number:032x}", largest, 1 << 43, number, "A" * 16 * members))
-        assert len(msgspec.json.encode(memory)) <= LARGEST
-    assert memory.commits[-1].sequence_number == REMEMBERED
-    assert memory.since == REMEMBERED - len(memory.commits)
-    assert len(memory.commits) == min(REMEMBERED, LARGEST // (16 * members + 144))
+        remembered = remembered.adding(RememberedCommit(f"{number:032x}", largest, 1 << 43, number, "A" * 16 * members))
+        assert len(msgspec.json.encode(remembered)) <= LARGEST
+    assert remembered.commits[-1].sequence_number == REMEMBERED
+    assert remembered.since == REMEMBERED - len(remembered.commits)
+    assert len(remembered.commits) == min(REMEMBERED, LARGEST // (16 * members + 144))
 
 
 def test_a_commit_of_more_members_than_a_memory_may_have_bytes_is_remembered_alone():
-    before = Memory(0, ()).adding(RememberedCommit("0f" * 16, 1, 1, 1, "A" * 16))
-    memory = before.adding(RememberedCommit("1e" * 16, 2, 2, 2, "A" * 16 * 20_000))
-    assert [commit.snapshot_id for commit in memory.commits] == [2]
-    assert memory.since == 1
+    before = RememberedCommits(0, ()).adding(RememberedCommit("0f" * 16, 1, 1, 1, "A" * 16))
+    remembered = before.adding(RememberedCommit("1e" * 16, 2, 2, 2, "A" * 16 * 20_000))
+    assert [commit.snapshot_id for commit in remembered.commits] == [2]
+    assert remembered.since == 1
 
 
 # -- tables ---------------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def test_every_row_gets_its_own_values_in_one_version(tmp_path, rows_per_split, 
     world.dataset.delete("id % 10 = 3")
     before = world.dataset.version
     settled = add_columns(world, rows_per_split=rows_per_split)
-    assert settled.commit.snapshot_id == world.dataset.version == before + 1
+    assert settled.commit.commit_id == world.dataset.version == before + 1
     assert settled.commit.rows == 90
     assert computed(world) == [n for n in range(100) if n % 10 != 3]
     there = [(fragment.physical_rows, fragment.num_deletions) for fragment in world.dataset.get_fragments()]
@@ -278,7 +278,7 @@ def test_a_replacement_computes_the_columns_anew(world, caplog):
     world.dataset.optimize.compact_files()
     before = world.dataset.version
     settled = add_columns(world, function=minus, on_rerun="replace", on_change="restart")
-    assert settled.commit.snapshot_id == before + 1
+    assert settled.commit.commit_id == before + 1
     dataset = world.dataset
     dataset.validate()
     # An index is over values, and these are others.

@@ -63,7 +63,7 @@ STORED = {
     "lance_join.json": Join("ab" * 8, 131072, (("ckpt-a-g1-srows_0-b.0-00000.lance", 512),)),
     "lance_join_moved.json": Join("ab" * 8, 8, (("ckpt-a-g1-srows_0-b.0-00000.lance", 512),), (((0, 5, 0), (7, 10, 5)),)),
     "lance_binding.json": BINDING,
-    "lance_piece.json": MovedRows("rows_000000_00000000_abab", 10, 20),
+    "lance_moved_rows.json": MovedRows("rows_000000_00000000_abab", 10, 20),
     "lance_begun.json": Begun("ab" * 16, 7),
 }
 

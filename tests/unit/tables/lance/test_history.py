@@ -21,7 +21,7 @@ def test_a_compaction_that_takes_an_index_along_hides_no_commit(tmp_path, when):
         base = world.as_table().state(attempt.checkpoint.header.table)
         world.dataset.optimize.compact_files()
         (settled,) = world.commit(attempt)
-        assert settled.commit.snapshot_id > base.horizon
+        assert settled.commit.commit_id > base.horizon
     else:
         world.commit(attempt)
         world.dataset.optimize.compact_files()

@@ -20,9 +20,9 @@ from airflow_ckpt_provider.write import groups
 ROWS = 60
 
 
-# -- pieces -------------------------------------------------------------------------------------------------------------------
+# -- stretches -------------------------------------------------------------------------------------------------------------
 
-PIECES = st.lists(
+STRETCHES = st.lists(
     st.builds(
         lambda split, start, rows: MovedRows(split, start, start + rows),
         st.sampled_from(["", "a", "b"]),
@@ -32,19 +32,21 @@ PIECES = st.lists(
 )
 
 
-def places(pieces):
-    """Each row of the pieces, by itself; where one stood that nobody has read does not matter."""
-    return [(piece.split, place if piece.split else None) for piece in pieces for place in range(piece.start, piece.stop)]
+def places(stretches):
+    """Each row of the stretches, by itself; where one stood that nobody has read does not matter."""
+    return [
+        (stretch.split, place if stretch.split else None) for stretch in stretches for place in range(stretch.start, stretch.stop)
+    ]
 
 
 @settings(deadline=None)
-@given(PIECES, st.data())
-def test_the_rows_that_are_kept_are_those_of_the_runs(pieces, data):
-    listed = places(pieces)
+@given(STRETCHES, st.data())
+def test_the_rows_that_are_kept_are_those_of_the_runs(stretches, data):
+    listed = places(stretches)
     numbers = sorted(data.draw(st.sets(st.integers(0, max(0, len(listed) - 1))))) if listed else []
     runs = [(number, number + 1) for number in numbers]
     joined = [(own[0], own[-1] + 1) for own in _runs(numbers)]
-    assert places(kept(pieces, runs)) == places(kept(pieces, joined)) == [listed[number] for number in numbers]
+    assert places(kept(stretches, runs)) == places(kept(stretches, joined)) == [listed[number] for number in numbers]
 
 
 def _runs(numbers):
@@ -53,12 +55,12 @@ def _runs(numbers):
 
 
 @settings(deadline=None)
-@given(PIECES, st.data())
-def test_pieces_are_dealt_row_by_row(pieces, data):
-    listed = places(pieces)
+@given(STRETCHES, st.data())
+def test_stretches_are_dealt_row_by_row(stretches, data):
+    listed = places(stretches)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(listed)))))
     sizes = [stop - start for start, stop in itertools.pairwise([0, *cuts, len(listed)])]
-    hands = list(dealt(pieces, sizes))
+    hands = list(dealt(stretches, sizes))
     assert [len(places(hand)) for hand in hands] == sizes
     assert [row for hand in hands for row in places(hand)] == listed
 

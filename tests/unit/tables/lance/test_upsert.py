@@ -28,7 +28,7 @@ def test_rows_with_the_same_key_are_replaced_and_others_added_in_one_version(pla
     attempt = place.stage("first", [people(range(15, 25), "new"), people(range(100, 103), "new")])
     assert place.dataset().version == before.version
     settled = place.commit(attempt)
-    assert settled.commit.snapshot_id == before.version + 1 == place.dataset().version
+    assert settled.commit.commit_id == before.version + 1 == place.dataset().version
     assert place.notes() == {n: "new" if 15 <= n < 25 or n >= 100 else "old" for n in [*range(40), 100, 101, 102]}
     assert len(place.rows()) == 43
     assert attempt.checkpoint.sealed().counts == {"updated": 10}
@@ -42,7 +42,7 @@ def test_the_same_upsert_again_finds_its_version(place):
     first = place.upsert("first", [people(range(5), "new")])
     again = place.upsert("first", [people(range(5), "new")])
     assert (first.landed_now, again.landed_now) == (True, False)
-    assert first.commit.snapshot_id == again.commit.snapshot_id
+    assert first.commit.commit_id == again.commit.commit_id
 
 
 def test_a_fragment_whose_every_row_is_replaced_is_gone(place):
@@ -240,7 +240,7 @@ def test_only_what_a_change_affects_is_matched_again(place):
 def test_a_source_without_rows_changes_nothing(place):
     place.begin(people(range(3), "old"))
     version = place.dataset().version
-    assert place.upsert("nothing", [people([], "x")]).commit.snapshot_id is None
+    assert place.upsert("nothing", [people([], "x")]).commit.commit_id is None
     assert place.dataset().version == version
 
 

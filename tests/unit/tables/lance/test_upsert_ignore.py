@@ -45,7 +45,7 @@ def test_rows_that_are_there_stay_as_they_are_and_only_others_are_inserted(place
     attempt = place.stage("first", [people(range(5, 15), "new")], when=INSERT_ONLY)
     settled = place.commit(attempt)
     assert place.notes() == {n: "old" if n < 10 else "new" for n in range(15)}
-    assert (settled.commit.rows, settled.commit.snapshot_id) == (5, place.dataset().version)
+    assert (settled.commit.rows, settled.commit.commit_id) == (5, place.dataset().version)
     assert (sealed(attempt).rows, sealed(attempt).counts) == (5, {"inserted": 5, "ignored": 5})
     assert all(fragment.num_deletions == 0 for fragment in place.dataset().get_fragments())
 
@@ -82,7 +82,7 @@ def test_what_changes_nothing_makes_no_version(place, when):
     version = place.dataset().version
     rows = range(5) if when == INSERT_ONLY else range(5, 9)
     settled = place.upsert("first", [people(rows, "new")], when=when)
-    assert (settled.commit.snapshot_id, settled.commit.rows) == (None, 0)
+    assert (settled.commit.commit_id, settled.commit.rows) == (None, 0)
     assert place.dataset().version == version
 
 
@@ -98,7 +98,7 @@ def test_the_same_again_finds_its_version(place, when):
     place.begin(people(range(5), "old"))
     first, again = (place.upsert("first", [people(range(3, 8), "new")], when=when) for _ in range(2))
     assert (first.landed_now, again.landed_now) == (True, False)
-    assert first.commit.snapshot_id == again.commit.snapshot_id
+    assert first.commit.commit_id == again.commit.commit_id
 
 
 @BOTH

@@ -400,7 +400,7 @@ def test_a_second_commit_of_the_same_key_that_comes_in_between_is_found(place):
     before = rows_of(place.dataset())
     (settled,) = groups.commit([attempt.checkpoint], Interrupted(place, lambda: place.commit(attempt)))
     assert not settled.landed_now
-    assert place.dataset().version == settled.commit.snapshot_id
+    assert place.dataset().version == settled.commit.commit_id
     assert_kept(place, before, {3, 10}, {50, 60, 70})
 
 

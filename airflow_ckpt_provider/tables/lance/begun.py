@@ -63,7 +63,7 @@ def require_unremembered(files: DatasetFiles, dataset: LanceDataset, keys: Mappi
             except HistoryExpiredError as error:
                 raise not_ours(f"the key {key!r}", "a version that was cleaned up since", dataset.uri) from error
             if landed is not None:
-                raise not_ours(f"the key {key!r}", f"version {landed.snapshot_id}", dataset.uri)
+                raise not_ours(f"the key {key!r}", f"version {landed.commit_id}", dataset.uri)
 
 
 def _begun(names: Iterable[str], key: str, known: AbstractSet[Trace]) -> list[Search]:

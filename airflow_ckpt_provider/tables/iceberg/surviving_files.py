@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Member
 
 
-def remain(table: Table, head: Snapshot | None, members: Iterable[Member]) -> bool:
+def has_surviving_files(table: Table, head: Snapshot | None, members: Iterable[Member]) -> bool:
     """Whether a snapshot has any file that these generations have staged. Reads its manifests at worst."""
     if head is None:
         return False
