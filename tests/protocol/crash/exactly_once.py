@@ -157,10 +157,16 @@ def assert_files_are_known(world: World) -> None:
             assert is_published, f"{path} is in the table and was not published"
         elif _INTERMEDIATE.search(path):
             continue  # what later splits read
-        elif _took_another_place(checkpoints[at], owner.split):
+        elif _took_another_place(checkpoints[at], owner.split) or _of_another_execution(checkpoints[at], owner.split):
             continue
         elif checkpoints[at].committed() is not None and at not in replaced:
             assert not is_published, f"{path} was published and is not in the table"
+
+
+def _of_another_execution(checkpoint: Checkpoint, split: str) -> bool:
+    """Whether the split is of a save in the format ``checkpointed`` that was not the one that sealed."""
+    seal = checkpoint.sealed()
+    return split.startswith("x") and (seal is None or split not in {one.id for one in checkpoint.plan(seal.round).splits})
 
 
 def _took_another_place(checkpoint: Checkpoint, split: str) -> bool:

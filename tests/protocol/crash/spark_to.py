@@ -17,10 +17,12 @@ from airflow_ckpt_provider.exceptions import CheckpointError
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
 from airflow_ckpt_provider.spark import checkpointed_write, commit
 from airflow_ckpt_provider.spark.engine import SparkEngine, planned_in
-from airflow_ckpt_provider.spark.session import SparkTarget
+from airflow_ckpt_provider.spark.session import SparkTarget, quiet
 from airflow_ckpt_provider.write.rounds import Rounds
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from airflow_ckpt_provider.checkpoint.reference import Reference
     from airflow_ckpt_provider.write.groups import Settled
 
@@ -66,13 +68,23 @@ def frame_of(world: World, recover: str) -> SparkDataFrame:
 def program(world: World) -> Reference:
     """The same write, in a program of the user's own; returns the reference to what is committed."""
     catalog = world.catalog_properties
+    facts: dict[str, Any] = {"key": "orders", "id_column": "id", "buckets": BUCKETS}
+    staged = checkpointed_write(_input(world), table="shop.orders", catalog=catalog, store=world.store.uri, **facts)
+    return cast("Reference", commit(staged, catalog=catalog, store=world.store.uri))
+
+
+def saved(world: World) -> None:
+    """The same write, by the format ``checkpointed``."""
+    catalog = {f"catalog.{name}": value for name, value in world.catalog_properties.items()}
+    options = catalog | {"table": "shop.orders", "key": "orders", "store": world.store.uri, "commit": "true"}
+    _input(world).write.format("checkpointed").mode("append").options(**options).save()
+
+
+def _input(world: World) -> DataFrame:
     builder = SparkSession.builder.master(TARGET.master)
     for name, value in TARGET.conf.items():
         builder = builder.config(name, value)
-    frame = builder.getOrCreate().read.parquet(str(world.input))
-    facts: dict[str, Any] = {"key": "orders", "id_column": "id", "buckets": BUCKETS}
-    staged = checkpointed_write(frame, table="shop.orders", catalog=catalog, store=world.store.uri, **facts)
-    return cast("Reference", commit(staged, catalog=catalog, store=world.store.uri))
+    return builder.getOrCreate().read.parquet(str(world.input))
 
 
 def main(root: str, kill_the_driver: str, how: str = "") -> None:
@@ -81,6 +93,9 @@ def main(root: str, kill_the_driver: str, how: str = "") -> None:
     try:
         if how == "program":
             program(World(Path(root)))
+        elif how == "format":
+            quiet()
+            saved(World(Path(root)))
         else:
             write(World(Path(root)), how)
     except CheckpointError as error:

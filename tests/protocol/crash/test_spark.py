@@ -23,7 +23,7 @@ from protocol.crash.exactly_once import (
     generations,
     own_snapshots,
 )
-from protocol.crash.spark_to import BUCKETS, TARGET, program, write
+from protocol.crash.spark_to import BUCKETS, TARGET, program, saved, write
 from support.world import World
 
 from airflow_ckpt_provider.spark.session import spark_session
@@ -51,6 +51,21 @@ if os.environ.get("PROGRAM_EFFECTS"):
             "put g1/header": 1, "put g1/plan": 1, "put g1/attempts": 1, "create data file": BUCKETS, "close data file": BUCKETS,
             "create manifest of": BUCKETS, "close manifest of": BUCKETS, "put g1/staged": BUCKETS, "put g1/seal": 1,
             "put g1/group": 1, "create manifest list": 1, "close manifest list": 1, "commit of the table": 1, "create metadata": 1,
+            "close metadata": 1, "put g1/commit": 1,
+        }.items()
+        for number in range(1, most + 1)
+    ]  # fmt: skip
+
+#: The same for a save in the format ``checkpointed``, whose partitions are Spark's own.
+FORMAT = ["after put g1/staged#2", "after put g1/plan#1"]
+if os.environ.get("PROGRAM_EFFECTS"):
+    FORMAT = [
+        f"{when} {effect}#{number}"
+        for when in ("before", "after")
+        for effect, most in {
+            "put g1/header": 1, "put g1/attempts": 1, "create data file": 4, "close data file": 4, "create manifest of": 4,
+            "close manifest of": 4, "put g1/staged": 4, "put g1/plan": 1, "put g1/seal": 1, "put g1/group": 1,
+            "create manifest list": 1, "close manifest list": 1, "commit of the table": 1, "create metadata": 1,
             "close metadata": 1, "put g1/commit": 1,
         }.items()
         for number in range(1, most + 1)
@@ -183,6 +198,20 @@ def test_a_program_that_is_killed_with_all_that_it_started_goes_on_where_it_was_
     assert_only_missing_splits_were_written(world, before)
     assert program(world)["commit"] == reference["commit"] | {"landed_now": False}
     assert len(own_snapshots(world)) == 1
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+@pytest.mark.parametrize("fatal", FORMAT)
+def test_a_save_that_is_killed_with_all_that_it_started_lands_its_rows_once_when_it_is_run_again(world, tmp_path, fatal):
+    done = run_driver(world, tmp_path / "ledger", fatal, "driver too", "format")
+    assert done.returncode == -signal.SIGKILL, (tmp_path / "stderr").read_text()[-2000:]
+    assert_died_at(tmp_path / "ledger", fatal)
+    before = Midway.of(world)
+    for _ in range(2):
+        saved(world)
+        assert_exactly_once(world, IDS)
+    assert before.published.items() <= Midway.of(world).published.items()
 
 
 def killed_frame(world, ledger, fatal, recover):
