@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from benchmarks.stage import Place
 
-#: Days and buckets of the orders.
-DAYS, BUCKETS = 7, 16
+#: Days on which the lines were loaded, and buckets of the orders.
+DAYS, BUCKETS = (1, 7), 16
 
 NOTE = (
-    f"(s) TPC-H `lineitem` with the day on which a line was loaded, one of {DAYS}, in no order, so that each batch has rows of all "
-    f"{DAYS * BUCKETS} partitions: `day(loaded)` and `bucket({BUCKETS}, l_orderkey)`. One session, {MASTER}; CPU seconds of the "
-    "driver, the JVM and all Python workers, from opening the checkpoint to its seal. One warm-up of each, then in turn."
+    f"(s) TPC-H `lineitem` with the day on which a line was loaded, one or one of {DAYS[-1]} in no order, so that each batch has "
+    f"rows of all partitions: `day(loaded)` and `bucket({BUCKETS}, l_orderkey)`. One session, {MASTER}; CPU seconds of the driver, "
+    "the JVM and all Python workers, from opening the checkpoint to its seal. One warm-up of each, then in turn."
 )
 
 _LOADED = NestedField(len(SCHEMA.fields) + 1, "loaded", DateType(), required=True)
@@ -44,8 +44,11 @@ _SPEC = PartitionSpec(
 
 
 def measure(spark: SparkSession, cache: Path, data: Path, scale: float, repeats: int) -> list[Line]:
-    """The line of this scale."""
-    lines = _loaded(cache, data, scale)
+    """A line for each number of days."""
+    return [_measured(spark, cache, _loaded(cache, data, scale, days), scale, repeats, days) for days in DAYS]
+
+
+def _measured(spark: SparkSession, cache: Path, lines: Path, scale: float, repeats: int, days: int) -> Line:
     rows = rows_of(lines)
     parted, whole = [], []
     with place(cache) as here:
@@ -58,15 +61,13 @@ def measure(spark: SparkSession, cache: Path, data: Path, scale: float, repeats:
                 parted.append(mine)
                 whole.append(other)
     ratios = [one / two for one, two in zip(parted, whole, strict=True)]
-    return [
-        Line(
-            f"(s) append into {DAYS * BUCKETS} partitions by day and bucket, scale {scale:g} ({rows:,} rows)",
-            f"{spread(parted, 1)} CPU s",
-            f"unpartitioned {spread(whole, 1)} CPU s; ratios {spread(ratios)}",
-            statistics.median(ratios),
-            1.15,
-        )
-    ]
+    return Line(
+        f"(s) append into {days * BUCKETS} partitions by day and bucket, scale {scale:g} ({rows:,} rows)",
+        f"{spread(parted, 1)} CPU s",
+        f"unpartitioned {spread(whole, 1)} CPU s; ratios {spread(ratios)}",
+        statistics.median(ratios),
+        1.15,
+    )
 
 
 def _staged(spark: SparkSession, here: Place, lines: Path, table: str, rows: int) -> float:
@@ -79,9 +80,9 @@ def _staged(spark: SparkSession, here: Place, lines: Path, table: str, rows: int
     return spent
 
 
-def _loaded(cache: Path, data: Path, scale: float) -> Path:
+def _loaded(cache: Path, data: Path, scale: float, days: int) -> Path:
     """The lines with the day on which they were loaded, which follows from their order by a multiplicative hash."""
-    path = cache / f"lineitem-loaded-{scale:g}.parquet"
+    path = cache / f"lineitem-loaded-{days}-{scale:g}.parquet"
     if path.exists():
         return path
     unfinished = path.with_suffix(".unfinished")
@@ -91,7 +92,7 @@ def _loaded(cache: Path, data: Path, scale: float) -> Path:
         for number in range(file.num_row_groups):
             rows = file.read_row_group(number)
             hashed = pc.bit_wise_and(pc.multiply(rows["l_orderkey"].cast(pa.int64()), 2654435761), (1 << 31) - 1)
-            nth = pc.subtract(hashed, pc.multiply(pc.divide(hashed, DAYS), DAYS))
+            nth = pc.subtract(hashed, pc.multiply(pc.divide(hashed, days), days))
             writer.write_table(rows.append_column(day, pc.add(nth, 20_000).cast(pa.int32()).cast(pa.date32())))
     unfinished.rename(path)
     return path

@@ -1,4 +1,4 @@
-"""Parquet files of one split: one open file per partition, a new one at the table's target size, statistics on closing.
+"""Parquet files of one split: one is open at a time, a new one at the table's target size, statistics on closing.
 
 Parquet, its statistics and its settings are ``pyiceberg``'s own; this adds what it lacks: a size limit while a file is
 open, and the counts of NaN values, without which a later ``delete("f <= 10")`` drops NaN rows.
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.locations import LocationProvider
 
     from airflow_ckpt_provider.tables.iceberg.partitions import Partition
-
-#: Files open at the same time in one split, locally and in object storage (where each holds a part of some MiB).
-_OPEN_LOCAL, _OPEN_REMOTE = 256, 32
 
 #: A column gets a dictionary unless more than this share of its first values are distinct.
 _SAMPLE_ROWS, _DISTINCT_SHARE = 65_536, 0.2
@@ -55,35 +52,34 @@ class RollingFiles:
         self._numbers = itertools.count()
         default = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
         self._target = property_as_int(properties, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, default) or default
-        self._open: dict[Any, _OpenDataFile] = {}
-        self._limit = _OPEN_LOCAL if "://" not in locations.data_path or locations.data_path.startswith("file:") else _OPEN_REMOTE
+        self._open: _OpenDataFile | None = None
         self.closed: list[DataFile] = []
 
     def write(self, partition: Partition | None, rows: pa.Table) -> None:
-        """Write ``rows`` of one partition as one row group."""
-        key = partition.key if partition else None
-        file = self._open.pop(key, None)
-        if file is None:
-            if len(self._open) >= self._limit:
-                self._close(next(iter(self._open)))
-            file = self._create(partition)
-        self._open[key] = file
-        file.write(rows)
-        if file.size >= self._target:
-            self._close(key)
+        """Write ``rows`` of one partition as one row group. Rows of another partition begin another file.
+
+        :param partition: the same object for all rows of it.
+        """
+        if self._open is not None and self._open.partition is not partition:
+            self._close()
+        if self._open is None:
+            self._open = self._create(partition)
+        self._open.write(rows)
+        if self._open.size >= self._target:
+            self._close()
 
     def close(self) -> list[DataFile]:
-        """Close all files and return them, in the order they were closed."""
-        for key in list(self._open):
-            self._close(key)
+        """Close the last file and return all, in the order they were closed."""
+        self._close()
         return self.closed
 
     def abandon(self) -> list[str]:
         """Give up: close what is open and return the paths of all files there may be."""
-        paths = [file.file_path for file in self.closed] + [file.path for file in self._open.values()]
-        for file in self._open.values():
-            file.abandon()
-        self._open.clear()
+        paths = [file.file_path for file in self.closed]
+        if self._open is not None:
+            paths.append(self._open.path)
+            self._open.abandon()
+            self._open = None
         return paths
 
     def _create(self, partition: Partition | None) -> _OpenDataFile:
@@ -91,8 +87,10 @@ class RollingFiles:
         path = self._locations.new_data_location(name, partition)  # type: ignore[arg-type]
         return _OpenDataFile(self._io.new_output(path), self._file_schema, self._spec_id, self._properties, partition)
 
-    def _close(self, key: object) -> None:
-        self.closed.append(self._open.pop(key).close())
+    def _close(self) -> None:
+        file, self._open = self._open, None
+        if file is not None:
+            self.closed.append(file.close())
 
 
 class _OpenDataFile:
@@ -107,7 +105,7 @@ class _OpenDataFile:
         self.path = output.location
         self._output = output
         self._spec_id = spec_id
-        self._partition = partition
+        self.partition = partition
         self._measured = _measured(output)
         self._schema = schema
         self._properties = properties
@@ -144,7 +142,7 @@ class _OpenDataFile:
             content=DataFileContent.DATA,
             file_path=self.path,
             file_format=FileFormat.PARQUET,
-            partition=self._partition.record if self._partition else Record(),
+            partition=self.partition.record if self.partition else Record(),
             file_size_in_bytes=len(self._output),
             sort_order_id=None,
             spec_id=self._spec_id,

@@ -12,6 +12,7 @@ from airflow_ckpt_provider.scan.places import folders_at
 from airflow_ckpt_provider.scan.sizes import file_sizes
 from airflow_ckpt_provider.tables.fit import Conform, gathered
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
+from airflow_ckpt_provider.tables.iceberg.gathering import by_partition
 from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest, write_manifest
 from airflow_ckpt_provider.tables.iceberg.names import avro_codec
 from airflow_ckpt_provider.tables.iceberg.partitions import Partitioner
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
 
     from airflow_ckpt_provider.checkpoint.documents import Split, Staged
-
+    from airflow_ckpt_provider.tables.iceberg.partitions import Partition
 
 #: Rows of a staged file that are read at a time.
 _BATCH_ROWS = 65_536
@@ -123,16 +124,14 @@ class IcebergWriter:
         io = self.facts.io()
         locations = load_location_provider(self.facts.location, self.facts.properties)
         files = RollingFiles(io, locations, self.facts.schema, self.facts.spec.spec_id, self.facts.properties, stem)
-        partitioner = Partitioner(self.facts.spec, self.facts.schema) if self.facts.spec.fields else None
+        parts: Iterable[tuple[Partition | None, pa.Table]] = ((None, chunk) for chunk in chunks)
+        if self.facts.spec.fields:
+            parts = by_partition(chunks, Partitioner(self.facts.spec, self.facts.schema))
         rows = 0
         try:
-            for chunk in chunks:
-                rows += chunk.num_rows
-                if partitioner is None:
-                    files.write(None, chunk)
-                else:
-                    for partition, part in partitioner.split(chunk):
-                        files.write(partition, part)
+            for partition, part in parts:
+                rows += part.num_rows
+                files.write(partition, part)
             closed = files.close()
         except BaseException:
             # Nothing refers to these files yet. Those of a killed process stay, and are known by their names (I4), as do those that

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import uuid
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -43,6 +44,8 @@ from pyiceberg.types import (
 from support.appending import append, arrow_schema, by_partition, write
 from support.readers import duckdb_rows
 from support.world import World
+
+from airflow_ckpt_provider.exceptions import NullInRequiredColumnError
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp without a zone
 MOMENTS = [
@@ -203,14 +206,56 @@ def test_another_reader_sees_the_same_rows_unpartitioned_and_partitioned(tmp_pat
         ]
 
 
-def test_many_partitions_at_once_are_written_with_few_files_open(tmp_path, monkeypatch):
-    monkeypatch.setattr("airflow_ckpt_provider.tables.iceberg.rolling._OPEN_LOCAL", 5)
+KINDS = ["a", "b", None, "c"]
+
+
+@pytest.mark.parametrize("on_disk", [1 << 30, 3000])
+def test_each_partition_gets_one_file_however_its_rows_come_and_more_only_when_the_disk_is_full(tmp_path, monkeypatch, on_disk):
+    """Chunks of 50 rows; every partition has rows in each of them."""
+    monkeypatch.setattr("airflow_ckpt_provider.tables.fit.CHUNK_ROWS", 50)
+    monkeypatch.setattr("airflow_ckpt_provider.tables.iceberg.gathering._MOST_ON_DISK", on_disk)
     world = World(tmp_path)
-    schema = Schema(NestedField(1, "id", LongType()))
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()), NestedField(3, "price", DoubleType()))
+    world.create_table("shop.ours", schema, spec((2, IdentityTransform())))
+    prices = [math.nan if n % 5 == 0 else n / 2 for n in range(400)]
+    rows = table_of(schema, {"id": range(400), "kind": [KINDS[n % 4] for n in range(400)], "price": prices})
+    (written,) = write(world, rows, name="shop.ours", rows_per_batch=50)
+    found = [parquet.ParquetFile(file.path.removeprefix("file://")) for file in written.files]
+    by_kind: dict[object, list[int]] = {}
+    for file in found:
+        read = file.read(columns=["id", "kind"])
+        (kind,) = set(read["kind"].to_pylist())
+        by_kind[kind] = by_kind.get(kind, []) + read["id"].to_pylist()
+    assert by_kind == {kind: [*range(number, 400, 4)] for number, kind in enumerate(KINDS)}
+    groups = [[file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)] for file in found]
+    # One row group, not one for each chunk.
+    assert (groups == [[100]] * 4) is (on_disk > 3000)
+    assert sum(map(sum, groups)) == 400
+
+
+@pytest.mark.parametrize("chunk_rows", [1 << 20, 7])
+def test_rows_of_the_partition_of_nan_are_in_one_file(tmp_path, monkeypatch, chunk_rows):
+    monkeypatch.setattr("airflow_ckpt_provider.tables.fit.CHUNK_ROWS", chunk_rows)
+    world = World(tmp_path)
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "price", DoubleType()))
+    world.create_table("shop.ours", schema, spec((2, IdentityTransform())))
+    rows = table_of(schema, {"id": range(40), "price": [math.nan if n % 2 else 1.0 for n in range(40)]})
+    (written,) = write(world, rows, name="shop.ours", rows_per_batch=5)
+    assert len(written.files) == 2
+
+
+def test_a_write_that_fails_leaves_neither_data_files_nor_temporary_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr("airflow_ckpt_provider.tables.fit.CHUNK_ROWS", 10)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    world = World(tmp_path)
+    schema = Schema(NestedField(1, "id", LongType(), required=True))
     world.create_table("shop.ours", schema, spec((1, TruncateTransform(10))))
-    table = append(world, table_of(schema, {"id": range(400)}), name="shop.ours", rows_per_batch=50)
-    found = by_partition(table)
-    assert {key: len(rows) for key, rows in found.items()} == {(str(n),): 10 for n in range(0, 400, 10)}
+    rows = pa.table({"id": pa.array([*range(50), None], pa.int64())})
+    with pytest.raises(NullInRequiredColumnError):
+        write(world, rows, name="shop.ours", rows_per_batch=10)
+    assert world.files_on_disk() == set()
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_the_rows_of_a_partition_keep_their_order(tmp_path):
