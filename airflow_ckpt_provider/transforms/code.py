@@ -14,13 +14,13 @@ import enum
 import functools
 import importlib
 import importlib.util
-import inspect
 import sys
 import types
 from collections.abc import MutableMapping, MutableSequence, MutableSet
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.transforms import source
+from airflow_ckpt_provider.transforms.class_fields import fields_of
 from airflow_ckpt_provider.transforms.values import Held, ignored, leaf, parts
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ class CodeForms:
             yield Held(base.__name__, base)
         if issubclass(kind, enum.Enum):
             yield Held("members", {name: member.value for name, member in kind.__members__.items()})
-        yield from self._fields(kind)
+        yield from fields_of(kind)
         generated = dataclasses.is_dataclass(kind) or hasattr(kind, "__attrs_attrs__") or hasattr(kind, "_fields")
         for name, member in _sorted(dict(vars(kind))):
             if self._is_member(kind, name, member, generated=generated):
@@ -268,35 +268,6 @@ class CodeForms:
         if issubclass(kind, enum.Enum):
             return not name.startswith("_") and name not in kind.__members__
         return not (name == "_fields" or type(member).__name__ == "_tuplegetter")
-
-    def _fields(self, kind: type) -> Form:
-        """Fields that a class declares, where something reads them."""
-        if dataclasses.is_dataclass(kind) and "__dataclass_params__" in vars(kind):
-            yield repr(kind.__dataclass_params__).encode()  # type: ignore[attr-defined]
-            for field in dataclasses.fields(kind):
-                yield field.name.encode()
-                yield leaf((field.init, field.repr, field.hash, field.compare, bool(field.kw_only)))
-                for label in ("default", "default_factory"):
-                    value = getattr(field, label)
-                    if value is not dataclasses.MISSING:
-                        yield Held(field.name, value)
-        if kind.__bases__ == (object,) and not dataclasses.is_dataclass(kind) and "__attrs_attrs__" not in vars(kind):
-            return
-        for name, annotation in _annotations(kind).items():
-            yield name.encode()
-            yield annotation.encode()
-
-
-def _annotations(kind: type) -> dict[str, str]:
-    """Annotations of a class in their order, as texts without the names of modules."""
-    try:
-        said_of = inspect.get_annotations(kind)
-    except Exception:  # noqa: BLE001 - names that are not there, in versions of Python that look at annotations late
-        return {}
-    return {
-        name: said if isinstance(said, str) else said.__qualname__ if isinstance(said, type) else repr(said).rpartition(".")[2]
-        for name, said in said_of.items()
-    }
 
 
 def _partial(value: functools.partial[Any]) -> Form:

@@ -9,7 +9,7 @@ table's metadata for ever, and not only the last commit, which two concurrent ru
 bytes as well: a commit takes 16 for each of its members, and the oldest are forgotten first.
 
 Decision: a commit that is remembered, and whose snapshot is expired, proves that the commit landed, and not that its rows are
-still there: it may have been rolled back before history was cut. What proves that is a file of it in the table, see ``remains``.
+still there: it may have been rolled back before history was cut. A file of it in the table proves that; see ``surviving_files``.
 """
 
 from __future__ import annotations
