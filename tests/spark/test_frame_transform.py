@@ -164,7 +164,7 @@ def test_input_that_is_changed_while_it_is_read_is_an_error_that_names_it(spark,
         pq.write_table(rows(100, 90), world.input / "1.parquet")
         return named(df)
 
-    with pytest.raises(Exception, match=r"1\.parquet"):
+    with pytest.raises(InputChangedError, match=r"1\.parquet"):
         staged(spark, attempt_of(spark, world, frame_of(files(world), dataframe=late, build_version="1")))
 
 
@@ -201,6 +201,13 @@ def test_a_source_without_rows_is_not_transformed(spark, world):
         attempt = attempt_of(pytest.fail, world, source, key=f"none-{number}")
         assert staged(pytest.fail, attempt) == []
         assert world.commit(attempt)[0].commit.commit_id is None
+
+
+def test_an_error_that_no_retry_can_cure_is_one_though_only_spark_saw_it(spark, world):
+    pq.write_table(rows(500, 10).set_column(1, "value", pa.array(["much"] * 10)), world.input / "9.parquet")
+    for source in (frame_of(files(world)), frame_of(files(world), id_column=None)):
+        with pytest.raises(InvalidInputError, match=r"^The rows have a value that Spark cannot hold.*9\.parquet.*'much'"):
+            staged(spark, attempt_of(spark, world, source, key=source.recover))
 
 
 def test_each_commit_takes_up_what_was_added_since_the_last(spark, world):
@@ -270,7 +277,9 @@ def test_rows_of_formats_without_types_have_those_of_the_first(spark, world):
 
 def test_a_column_that_the_first_file_does_not_have_is_not_left_out(spark, world):
     pq.write_table(rows(500, 10).append_column("note", pa.array(["x"] * 10)), world.input / "9.parquet")
-    with pytest.raises(Exception, match=r"have columns note: .*9\.parquet.*Ask the source for columns that all of them have"):
+    with pytest.raises(
+        InvalidInputError, match=r"have columns note: .*9\.parquet.*Ask the source for columns that all of them have"
+    ):
         staged(spark, attempt_of(spark, world, frame_of(files(world))))
     columns = Files(f"{world.input}/*.parquet", columns=["id", "value", "kind"])
     attempt = attempt_of(spark, world, frame_of(columns), key="columns")
