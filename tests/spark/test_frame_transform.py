@@ -21,6 +21,7 @@ from airflow_ckpt_provider.sources.frame_transform import FrameTransform, opened
 from airflow_ckpt_provider.sources.grouped import GroupedRows
 from airflow_ckpt_provider.spark.engine import job_of, planned_in
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
+from airflow_ckpt_provider.spark.stage import spark_settings
 from airflow_ckpt_provider.transforms import Aggregate
 
 if TYPE_CHECKING:
@@ -311,6 +312,24 @@ def test_what_no_partition_can_be_proved_of_is_refused(spark, world):
     source = frame_of(files(world), dataframe=lambda df: named(df).repartition(3), id_column=None)
     with pytest.raises(InvalidInputError, match=r"repartition\(n\) without columns deals rows"):
         attempt_of(spark, world, source)
+
+
+def test_spark_takes_the_rows_for_as_large_as_their_files_and_does_not_send_all_of_them_to_each_task(spark, world):
+    source = attempt_of(spark, world, frame_of(files(world), dataframe=joined_with_itself)).source
+    bound, _ = source.reading(source.plan({}))
+    size = sum(split.bytes for split in bound.planned.splits)
+    for threshold, is_sent in ((100 * size, True), (size // 4, False)):
+        with spark_settings(spark, {"spark.sql.autoBroadcastJoinThreshold": str(threshold)}):
+            plan = bound.frame(spark)._jdf.queryExecution().optimizedPlan()
+            other = next(node for node in leaves(plan) if node.getClass().getSimpleName() == "Range")
+            assert size <= int(str(other.stats().sizeInBytes())) < size + 8 * len(bound.planned.splits)
+            sent = bound.frame(spark)._jdf.queryExecution().executedPlan().toString()
+            assert (sent.count("BroadcastExchange") == 2) is is_sent
+
+
+def leaves(plan):
+    found = plan.collectLeaves()
+    return [found.apply(number) for number in range(found.size())]
 
 
 def test_other_splits_under_the_same_plan_are_seen_in_the_proof(spark, world):

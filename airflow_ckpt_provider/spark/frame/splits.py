@@ -3,6 +3,9 @@
 Every split is read by one Spark task, or some tiny ones that follow each other, with the source's own reader. The partitions of the
 DataFrame follow from the pinned plan alone, in the order of its splits. Spark's plan, and what a partition recovery pins of it, has
 their number, and a digest of them in the name of the function that reads.
+
+Decision: the tasks are counted out of a range that is as large as the input, by a filter. Spark takes what a function makes for as
+large as what goes into it, and it would send the whole input to every executor to join it, if that were a number for each task.
 """
 
 from __future__ import annotations
@@ -29,6 +32,11 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Plan, Split
     from airflow_ckpt_provider.sources.frame_transform import FrameTransform
     from airflow_ckpt_provider.sources.protocol import Reader
+
+_BYTES_OF_A_NUMBER = 8
+
+#: Numbers that Spark leaves out in some 50 ms.
+_MOST_NUMBERS = 1 << 24
 
 _SAME_COLUMNS = "Ask the source for columns that all of them have, or read those apart that have others."
 
@@ -82,7 +90,9 @@ class SplitRows(NamedTuple):
 
         digest = hashlib.sha256(msgspec.json.encode([[split.read for split in task] for task in tasks])).hexdigest()
         read.__name__ = f"read_{digest[:16]}"
-        return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, columns)
+        size = _numbers_of_a_task(sum(split.bytes for split in self.splits), len(tasks))
+        numbers = spark.range(0, len(tasks) * size, 1, len(tasks)).where(f"id % {size} = 0").selectExpr(f"id div {size} AS task")
+        return numbers.mapInArrow(read, columns)
 
     def as_wanted(self, split: Split, batch: pa.RecordBatch, wanted: pa.Schema) -> pa.Table:
         """A batch with just the columns of the DataFrame, in their types.
@@ -108,6 +118,14 @@ class SplitRows(NamedTuple):
             raise InvalidInputError(
                 f"The rows have a value that Spark cannot hold{in_input(split, self.reader, 0)}: {error}. {self.advice}"
             ) from error
+
+
+def _numbers_of_a_task(size: int, tasks: int) -> int:
+    """How many numbers a task is given, of which it needs one.
+
+    :param size: of all splits, in bytes; 0 if it is not known.
+    """
+    return _MOST_NUMBERS if not size else min(_MOST_NUMBERS, -(-size // (tasks * _BYTES_OF_A_NUMBER)))
 
 
 def rows_read(spark: SparkSession, source: FrameTransform, planned: Plan) -> DataFrame:
