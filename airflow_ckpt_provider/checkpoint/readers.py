@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import Header, JsonObject
     from airflow_ckpt_provider.checkpoint.reference import Reference
 
-#: Member of a header's ``source`` that says whose rows are read, and that which has such a source in it, of an ``Aggregate``.
-_STAGED, GROUPED = "staged", "grouped"
+#: Member of a header's ``source`` that says whose rows are read.
+_STAGED = "staged"
+
+#: Those that have such a source in them: of an ``Aggregate``, and of a frame transform.
+GROUPED, OVER = "grouped", "over"
 
 
 class ReadRows(Part, frozen=True, kw_only=True, omit_defaults=True):
@@ -56,8 +59,9 @@ def described(references: Iterable[Reference]) -> JsonObject:
 def read_by(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
     """The generations whose staged rows this one reads; not those of keys that stand for what was computed."""
     source = checkpoint.header.source
-    if GROUPED in source:
-        source = part_of(source[GROUPED], dict[str, Any], "source of the header")
+    for member in (GROUPED, OVER):
+        if member in source:
+            source = part_of(source[member], dict[str, Any], "source of the header")
     for read in part_of(source.get(_STAGED, []), list[ReadRows], "source of the header"):
         key = IdempotenceKey(read.key)
         if read.generation is not None and read.generation in Checkpoint.generations(checkpoint.store, key):

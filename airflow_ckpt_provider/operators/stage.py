@@ -21,6 +21,7 @@ from airflow_ckpt_provider.hooks.sources import opened_source, source_options
 from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.operators.identity import continues, default_key, instances_of, origin_of, restart_token
 from airflow_ckpt_provider.sources import Files
+from airflow_ckpt_provider.sources.frame_transform import FrameTransform
 from airflow_ckpt_provider.sources.grouped import GroupedRows
 from airflow_ckpt_provider.sources.protocol import SampledSource, SessionSource
 from airflow_ckpt_provider.sources.transform import Transform
@@ -117,6 +118,7 @@ class CheckpointedWriteOperator(BaseOperator):
             return
         for name in () if hasattr(source, "resolve") else getattr(source, "template_fields", ()):
             XComArg.apply_upstream_relationship(self, getattr(source, name))
+            self._follow(getattr(source, name))
 
     @property
     def _table_conn_id(self) -> str:
@@ -197,7 +199,8 @@ class CheckpointedWriteOperator(BaseOperator):
         self._require_staged(attempt)
         seal = attempt.seal()
         says.missing(attempt)
-        if not attempt.planned_here and isinstance(self._source(), Files):
+        source = self._source()
+        if not attempt.planned_here and isinstance(source.read if isinstance(source, FrameTransform) else source, Files):
             says.unplanned(attempt)
         says.rejected(attempt, seal)
         says.sealed(attempt, seal)

@@ -25,6 +25,7 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.sources.frame_input import require_frame_transform
 from airflow_ckpt_provider.sources.frame_plans import (
     buckets_again,
     next_round,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan, Split
     from airflow_ckpt_provider.sources.frame_plans import Partitions
+    from airflow_ckpt_provider.sources.protocol import Source, StoredSource
 
 Recover = Literal["partitions", "buckets", "rows"]
 
@@ -60,9 +62,10 @@ _SHOWN = 60
 
 
 class SparkDataFrame:
-    """A DataFrame to write, from a function, a query or the name of a table::
+    """A DataFrame to write, from a function, a query or the name of a table; or made of the rows of another source::
 
         SparkDataFrame(sql="SELECT * FROM lake.shop.orders WHERE day = :day", parameters={"day": "{{ ds }}"})
+        SparkDataFrame(source=Files("s3://landing/{{ ds }}/*.parquet"), dataframe=enriched, id_column="id")
 
     :param build: takes the session and ``parameters`` as keyword arguments and returns the DataFrame; or its name as
         ``"package.module:function"``
@@ -82,10 +85,15 @@ class SparkDataFrame:
     :param reproducible: True to vouch for a DataFrame that would be refused as not reproducible
     :param sql: in place of ``build``: a query for the session; ``parameters`` are the values of its markers (templated)
     :param table: in place of ``build``: a table that the session knows, such as ``"lake.shop.orders"`` (templated)
+    :param source: what ``dataframe`` is given the rows of: a source such as ``Files``, ``IcebergTable``, ``LanceDataset`` or
+        ``Staged``, or a path or glob of Parquet files. Each attempt reads just what the first one has planned (templated)
+    :param dataframe: in place of ``build``: takes the DataFrame of ``source`` and ``parameters`` as keyword arguments and returns
+        the DataFrame to write; or its name. ``df.sparkSession`` has the tables that it may be joined with. Where ``source`` has
+        nothing to read, it is not called
     :raises InvalidInputError: when the DAG is parsed, for what cannot work
     """
 
-    template_fields = ("id_column", "parameters", "build_version", "sql", "table")
+    template_fields = ("id_column", "parameters", "build_version", "sql", "table", "source")
 
     conn_id: str | None = None
     conn_kind: str = "checkpoint"
@@ -103,20 +111,24 @@ class SparkDataFrame:
         build_version: str | None = None,
         sql: str | None = None,
         table: str | None = None,
+        source: Source | StoredSource | str | None = None,
+        dataframe: Callable[..., DataFrame] | str | None = None,
     ) -> None:
-        if [build, sql, table].count(None) != 2 or not isinstance(sql, str | None) or not isinstance(table, str | None):
+        require_frame_transform(source, dataframe, recover)
+        if [build, sql, table, dataframe].count(None) != 3 or not isinstance(sql, str | None) or not isinstance(table, str | None):
             raise InvalidInputError(
-                f"SparkDataFrame(build={build!r}, sql={sql!r}, table={table!r}): takes one of a function, a query and the name of "
-                "a table."
+                f"SparkDataFrame(build={build!r}, sql={sql!r}, table={table!r}, dataframe={dataframe!r}): takes one of a function, "
+                "a query and the name of a table; or a source, and the dataframe that is made of it."
             )
-        if build is None and build_version is not None:
+        given = build if dataframe is None else dataframe
+        if given is None and build_version is not None:
             raise InvalidInputError(
                 f"SparkDataFrame(build_version={build_version!r}) stands for the code of build, and there is none."
             )
         if table is not None and parameters:
             raise InvalidInputError(f"SparkDataFrame(table={table!r}) takes no parameters.")
-        if build is not None and not callable(build) and not (isinstance(build, str) and all(build.partition(":"))):
-            raise InvalidInputError(f"SparkDataFrame({build!r}): must be a function or a name like 'package.module:function'.")
+        if given is not None and not callable(given) and not (isinstance(given, str) and all(given.partition(":"))):
+            raise InvalidInputError(f"SparkDataFrame({given!r}): must be a function or a name like 'package.module:function'.")
         if recover not in {None, "partitions", "buckets", "rows"}:
             raise InvalidInputError(f"SparkDataFrame(recover={recover!r}): the values are 'partitions', 'buckets' and 'rows'.")
         recover = recover or ("partitions" if id_column is None else "buckets")
@@ -138,6 +150,9 @@ class SparkDataFrame:
         self.build = build
         self.sql = sql
         self.table = table
+        self.source = source
+        self.dataframe = dataframe
+        self._given = given
         self.id_column = columns
         self.buckets = buckets
         self.parameters = dict(parameters or {})
@@ -152,6 +167,13 @@ class SparkDataFrame:
         if self.recover == "partitions":
             return f"SparkDataFrame({self.name}, recover='partitions')"
         return f"SparkDataFrame({self.name}, id_column={self.id_column!r}, buckets={self.buckets}, recover={self.recover!r})"
+
+    def __copy__(self) -> Self:
+        # Templates are rendered in place: a copy has a source of its own.
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.source = copy.copy(self.source)
+        return other
 
     def planned_by(self, partitions: Callable[[SparkDataFrame], Partitions]) -> Self:
         """The same source, which can be planned by its partitions.
@@ -173,9 +195,9 @@ class SparkDataFrame:
     @property
     def name(self) -> str:
         """What to call it in messages."""
-        if self.build is None:
+        if self._given is None:
             return f"table={self.table!r}" if self.sql is None else f"sql={_shortened(self.sql)!r}"
-        return self.build if isinstance(self.build, str) else Transform(self.build).name
+        return self._given if isinstance(self._given, str) else Transform(self._given).name
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Call ``build``, or ask the query. Runs on the driver; may start Spark jobs, if the user's code does."""
@@ -183,6 +205,8 @@ class SparkDataFrame:
             return spark.sql(self.sql, args=self.parameters or None)
         if self.table is not None:
             return spark.table(self.table)
+        if self.dataframe is not None:
+            raise TypeError(f"{self!r} is made of a source, which was not opened.")
         return self._function()(spark, **self.parameters)
 
     def session_sample(self, spark: SparkSession) -> Iterator[pa.RecordBatch]:
@@ -197,7 +221,7 @@ class SparkDataFrame:
         facts: JsonObject = {"dataframe": self.sql or self.table or self.name, "recover": self.recover}
         if self.recover != "partitions":
             facts |= {"id_column": self.id_column, "buckets": self.buckets}
-        if self.build is None:
+        if self._given is None:
             facts["is"] = "table" if self.sql is None else "sql"
         elif self.build_version is None:
             facts["code"] = fingerprint_of(self._function(), self.name, "build_version")
@@ -265,20 +289,20 @@ class SparkDataFrame:
         return NoReader()
 
     def _function(self) -> Callable[..., DataFrame]:
-        if self.build is None:
+        if self._given is None:
             raise TypeError(f"{self!r} has no function.")
-        if not isinstance(self.build, str):
-            return self.build
-        module, _, attribute = self.build.partition(":")
+        if not isinstance(self._given, str):
+            return self._given
+        module, _, attribute = self._given.partition(":")
         try:
             function: Any = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
         except (ImportError, AttributeError) as error:
             raise InvalidInputError(
-                f"SparkDataFrame({self.build!r}) cannot be imported: {error}. Put the module beside the DAG or install it on "
+                f"SparkDataFrame({self._given!r}) cannot be imported: {error}. Put the module beside the DAG or install it on "
                 "the worker."
             ) from error
         if not callable(function):
-            raise InvalidInputError(f"SparkDataFrame({self.build!r}) is not a function.")
+            raise InvalidInputError(f"SparkDataFrame({self._given!r}) is not a function.")
         return function  # type: ignore[no-any-return]
 
 

@@ -5,6 +5,7 @@ The plan of the source that is read is pinned beside the buckets, so that every 
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.bounds import Count  # noqa: TC001 - msgspec reads the annotations of its structs at run time
@@ -20,12 +21,14 @@ from airflow_ckpt_provider.checkpoint.documents import (  # msgspec reads the an
 from airflow_ckpt_provider.checkpoint.readers import GROUPED
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
+from airflow_ckpt_provider.sources.frame_input import columns_read
 from airflow_ckpt_provider.sources.no_reader import NoReader
 from airflow_ckpt_provider.sources.packing import require_each_once
 from airflow_ckpt_provider.sources.protocol import (
     AccountingSource,
     IncrementalSource,
     ListableSource,
+    PinningSource,
     SampledSource,
     SessionSource,
     SharedSource,
@@ -117,6 +120,14 @@ class GroupedRows:
         pinned = plan.source_as(GroupedInput)
         return Plan(created_at=plan.created_at, source=pinned.source, splits=pinned.splits)
 
+    def reading(self, plan: Plan) -> tuple[GroupedRows, Plan]:
+        """See ``PinningSource``."""
+        if not isinstance(self.read, PinningSource):
+            return self, plan
+        other = copy.copy(self)
+        other.read, _ = self.read.reading(self.plan_read(plan))
+        return other, plan
+
     def require_once(self, plan: Plan, options: Mapping[str, str]) -> None:
         """Refuse a bucket that is computed twice, or not at all; and the same of what is read. See ``AccountingSource``."""
         buckets = [part_of(split.read["bucket"], int) for split in plan.splits if split.task == READ]
@@ -142,15 +153,7 @@ class GroupedRows:
 
     def schema(self, plan: Plan, options: Mapping[str, str]) -> pa.Schema | None:
         """Of the rows that are read; None where only a session can tell, or nothing is read."""
-        return None if isinstance(self.read, SessionSource) else self.schema_read(self.plan_read(plan), options)
-
-    def schema_read(self, planned: Plan, options: Mapping[str, str]) -> pa.Schema | None:
-        """The same of the plan of the source that is read; of the first rows, for formats that carry no types."""
-        schema = self.read.schema(planned, options)
-        if schema is not None:
-            return schema
-        reader = self.read.reader(options)
-        return next((batch.schema for split in planned.splits for batch in reader.read(split, None)), None)
+        return None if isinstance(self.read, SessionSource) else columns_read(self.read, self.plan_read(plan), options)
 
     def session_sample(self, spark: SparkSession) -> Iterator[pa.RecordBatch]:
         """The first rows of a source that only a session can read."""

@@ -226,6 +226,18 @@ class SessionSource(Source, Protocol):
 
 
 @runtime_checkable
+class PinningSource(SessionSource, Protocol):
+    """A ``SessionSource`` whose rows are made of what its plan has pinned, beside its splits."""
+
+    def reading(self, plan: Plan) -> tuple[SessionSource, Plan]:
+        """The source as a plan has it, whose ``frame`` is of what is pinned; and the plan without that.
+
+        :raises InputChangedError: naming what is not as it was planned (I6).
+        """
+        ...
+
+
+@runtime_checkable
 class SampledSource(Source, Protocol):
     """A source of rows that have places of their own, which stay beside what a transform makes of them."""
 

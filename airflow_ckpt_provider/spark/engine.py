@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Self
 
 from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
-from airflow_ckpt_provider.sources.protocol import SessionSource
+from airflow_ckpt_provider.sources.frame_transform import FrameTransform
+from airflow_ckpt_provider.sources.protocol import PinningSource, SessionSource
 from airflow_ckpt_provider.spark.code_shipping import is_connect
 from airflow_ckpt_provider.spark.frame.partitions import PartitionRun, partitions_of
 from airflow_ckpt_provider.spark.frame.run import FrameRun
+from airflow_ckpt_provider.spark.frame.splits import rows_read
 from airflow_ckpt_provider.spark.jvm import Starting
 from airflow_ckpt_provider.spark.session import DEFAULT_MASTER, SparkTarget, spark_session, with_package
 from airflow_ckpt_provider.spark.stage import StageRun
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from airflow_ckpt_provider.checkpoint.documents import Plan
     from airflow_ckpt_provider.sources.protocol import Source
     from airflow_ckpt_provider.write.attempt import WriteAttempt
     from airflow_ckpt_provider.write.planning import Round
@@ -156,13 +159,21 @@ def job_of(spark: SparkSession, attempt: WriteAttempt, missing: Round, work: Spl
     # What else is missing follows when there is something that it can be computed from.
     buckets = [split for split in missing.missing if split.task == READ]
     if isinstance(source, SessionSource) and buckets:
+        plan: Plan = missing.plan
+        if isinstance(source, PinningSource):
+            source, plan = source.reading(plan)
         run = PartitionRun if source.recover == "partitions" else FrameRun
-        return run(spark, checkpoint, work, source, missing.plan, buckets, attempt.check_fit)
+        return run(spark, checkpoint, work, source, plan, buckets, attempt.check_fit)
     return StageRun(spark, checkpoint, work, missing.missing, len(missing.plan.splits) - len(missing.missing))
 
 
 def planned_in(source: Source, session: Callable[[], SparkSession]) -> Source:
-    """A source that can be planned: partitions of a DataFrame are told by a session, which is asked for when they are."""
+    """A source that can be planned: partitions of a DataFrame are told by a session, which is asked for when they are.
+
+    One that makes a DataFrame of another source can read that in a session, too.
+    """
+    if isinstance(source, FrameTransform):
+        source = source.read_by(rows_read)
     if isinstance(source, SparkDataFrame) and source.recover == "partitions":
         return source.planned_by(lambda told: partitions_of(session(), told))
     return source

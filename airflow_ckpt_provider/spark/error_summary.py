@@ -7,10 +7,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import airflow_ckpt_provider
+from airflow_ckpt_provider import exceptions
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.exceptions import TerminalError
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+)(, in (?P<function>.+))?$')
+
+#: An error of this package.
+_OF_OURS = re.compile(rf"{re.escape(exceptions.__name__)}\.(?P<kind>\w+): (?P<message>.+)", re.DOTALL)
 
 #: What follows the message of a Python error inside a Spark error.
 _END = ("\tat ", " SQLSTATE:", "JVM stacktrace:", "Driver stacktrace:")
@@ -32,6 +40,18 @@ def error_summary(problem: BaseException) -> str:
             return summary
     said = (line.strip(": ") for line in lines if not line.startswith("An error occurred while calling"))
     return next((line for line in said if line), type(problem).__name__)
+
+
+def terminal_in(problem: BaseException) -> TerminalError | None:
+    """The error that no retry can cure, if a task has raised one where Spark alone could see it, such as in what it reads.
+
+    :param problem: what Spark raised on the driver.
+    """
+    told = _OF_OURS.match(error_summary(problem))
+    kind = None if told is None else getattr(exceptions, told["kind"], None)
+    if told is None or not (isinstance(kind, type) and issubclass(kind, exceptions.TerminalError)):
+        return None
+    return exceptions.terminal_error(told["kind"], told["message"])
 
 
 def _python_error(lines: list[str]) -> str:

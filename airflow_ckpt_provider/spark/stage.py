@@ -21,7 +21,7 @@ from airflow_ckpt_provider.checkpoint.documents import Split
 from airflow_ckpt_provider.checkpoint.pieces import rows_saved
 from airflow_ckpt_provider.exceptions import InvalidInputError, StageFailedError, TerminalError, terminal_error
 from airflow_ckpt_provider.spark.code_shipping import dumps, is_connect
-from airflow_ckpt_provider.spark.error_summary import error_summary
+from airflow_ckpt_provider.spark.error_summary import error_summary, terminal_in
 from airflow_ckpt_provider.spark.session import quiet
 from airflow_ckpt_provider.write.rounds import Progress
 
@@ -104,6 +104,8 @@ class StageRun:
             raise StageFailedError(f"The stage of the key {self._checkpoint.key.value!r} was stopped. {staged}") from self._problem
         if isinstance(self._problem, TerminalError):
             raise self._problem
+        if self._problem is not None and (terminal := terminal_in(self._problem)) is not None:
+            raise terminal from self._problem
         if self._problem is not None:
             raise StageFailedError(
                 f"Spark could not stage all splits of the key {self._checkpoint.key.value!r}: "

@@ -14,7 +14,10 @@ from support.standalone import connect_server
 from support.world import rows
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, StageFailedError
+from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
+from airflow_ckpt_provider.sources.frame_transform import opened
+from airflow_ckpt_provider.spark.engine import job_of, planned_in
 from airflow_ckpt_provider.spark.frame.reproducible import require_reproducible
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
 
@@ -23,7 +26,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_ckpt_provider.write.attempt import WriteAttempt
 
 pytestmark = pytest.mark.spark
 
@@ -64,6 +69,31 @@ def test_a_failed_stage_is_finished_by_a_retry_and_every_row_lands_once(spark, w
     retry.stage()
     world.commit(retry.attempt)
     assert world.ids() == list(range(450 if recover == "rows" else 400))
+
+
+def test_the_rows_of_a_source_are_read_by_tasks_of_the_server_and_a_retry_is_given_the_same(spark, world):
+    def of(read: Files, **changes: Any) -> WriteAttempt:
+        given = SparkDataFrame(**({"source": read, "dataframe": doubled, "id_column": "id", "buckets": 4} | changes))
+        return world.attempt(world.request(source=planned_in(opened(given, read, {}), lambda: spark)))
+
+    def run(attempt: WriteAttempt, only: int | None = None) -> None:
+        found = attempt.next_round()
+        todo = found._replace(missing=found.missing[:only])
+        job_of(spark, attempt, todo, attempt.begin("a test", 1)).run(lambda _: None)
+
+    files = Files(f"{world.input}/*.parquet", max_split_bytes=1)
+    with pytest.raises(InvalidInputError, match="over Spark Connect a DataFrame does not show its partitions"):
+        of(files, id_column=None)
+    run(of(files), only=2)
+    pq.write_table(rows(400, 50), world.input / "late.parquet")
+    run(again := of(files))
+    again.seal()
+    world.commit(again)
+    assert world.ids() == list(range(400))
+
+
+def doubled(df: DataFrame) -> DataFrame:
+    return df.join(df.groupBy("id").count(), "id").selectExpr("id", "value * 2 AS value", "kind", "at")
 
 
 def test_a_retry_evaluates_nothing_for_each_row_that_depends_on_no_column(spark, world):

@@ -15,9 +15,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
-from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError
+from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError, StageFailedError
 from airflow_ckpt_provider.sources.frame_plans import Partitions
 from airflow_ckpt_provider.spark.code_shipping import is_connect
+from airflow_ckpt_provider.spark.error_summary import error_summary, terminal_in
 from airflow_ckpt_provider.spark.frame.buckets import require_one_of_each
 from airflow_ckpt_provider.spark.frame.plans import COLUMN_NUMBERS, WHOLE_PLANS, arrow_schema
 from airflow_ckpt_provider.spark.frame.proof import Proof
@@ -130,7 +131,12 @@ def _pinned(spark: SparkSession, job: DataFrame, settings: Mapping[str, str], so
             + "\nChange it as said; or name columns that identify a row: SparkDataFrame(..., id_column=[...])."
         )
     text = _NUMBERS.sub("#", plan.treeString())
-    partitions = execution.toRdd().getNumPartitions()
+    try:
+        # Sides of joins that are sent to all executors are computed here.
+        partitions = execution.toRdd().getNumPartitions()
+    except Exception as error:
+        said = f"The DataFrame of {source.name} could not be planned: {error_summary(error)}"
+        raise terminal_in(error) or StageFailedError(said) from error
     inputs = proof.inputs()
     return Partitions(
         partitions=partitions,

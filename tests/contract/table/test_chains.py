@@ -30,7 +30,8 @@ from airflow_ckpt_provider.exceptions import (
     OutputError,
     StagedFileMissingError,
 )
-from airflow_ckpt_provider.sources import Files, Staged
+from airflow_ckpt_provider.sources import Files, SparkDataFrame, Staged
+from airflow_ckpt_provider.sources.frame_transform import opened
 from airflow_ckpt_provider.sources.grouped import GroupedRows
 from airflow_ckpt_provider.sources.transform import Transform
 from airflow_ckpt_provider.tables.format import mode_type
@@ -455,6 +456,23 @@ def test_an_aggregate_tells_whose_rows_it_groups(world):
     source.begin_reading(attempt.checkpoint.header)
     assert [one.member for one in read_by(attempt.checkpoint)] == [first.checkpoint.member]
     assert [record.reader.key for record in readers_of(first.checkpoint)] == ["totals"]
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["as it is", "grouped"])
+def test_a_frame_transform_tells_whose_rows_it_is_made_of(world, grouped):
+    first = for_next(world)
+    aggregate = Aggregate(lambda value: {"value": sum(value)}, by="kind", output={"value": float})
+    given = read(world, first)
+    source = opened(SparkDataFrame(source=given, dataframe=same, id_column="id"), given, {})
+    changes = {"source": GroupedRows(source, {}, aggregate), "transform": aggregate} if grouped else {"source": source}
+    attempt = world.attempt(world.request("joined", **changes))
+    changes["source"].begin_reading(attempt.checkpoint.header)
+    assert [one.member for one in read_by(attempt.checkpoint)] == [first.checkpoint.member]
+    assert [record.reader.key for record in readers_of(first.checkpoint)] == ["joined"]
+
+
+def same(df):
+    return df
 
 
 def test_rows_that_are_being_read_are_not_given_up(world):

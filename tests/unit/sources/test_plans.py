@@ -13,6 +13,7 @@ import airflow_ckpt_provider.sources
 from airflow_ckpt_provider.checkpoint.documents import Pinned, Plan, Split
 from airflow_ckpt_provider.scan.data_files import PinnedSnapshot
 from airflow_ckpt_provider.sources.files.source import ListedFiles
+from airflow_ckpt_provider.sources.frame_input import FrameInput
 from airflow_ckpt_provider.sources.frame_plans import Buckets, Partitions
 from airflow_ckpt_provider.sources.grouped import GroupedInput
 from airflow_ckpt_provider.sources.lance import PinnedVersion
@@ -24,6 +25,8 @@ GOLDEN = Path(__file__).parent / "golden"
 AT = "2026-01-01T12:30:15.250000+00:00"
 
 LISTED = ListedFiles(files=1, bytes=4096)
+
+LISTED_SPLIT = Split(id="000000", bytes=4096, read={"slices": [[["orders/1.parquet", 4096, '"etag"'], None, None]]})
 
 PINNED = {
     "files.json": LISTED,
@@ -38,10 +41,8 @@ PINNED = {
     "partitions.json": Partitions(
         partitions=8, query="1a" * 32, inputs="2b" * 32, files=12, settings={"spark.sql.shuffle.partitions": "8"}, spark="4.2.0"
     ),
-    "grouped.json": GroupedInput(
-        buckets=16, source=LISTED.to_json(),
-        splits=(Split(id="000000", bytes=4096, read={"slices": [[["orders/1.parquet", 4096, '"etag"'], None, None]]}),),
-    ),
+    "grouped.json": GroupedInput(buckets=16, source=LISTED.to_json(), splits=(LISTED_SPLIT,)),
+    "frame_transform.json": FrameInput(source=LISTED.to_json(), splits=(LISTED_SPLIT,), dealt=Buckets(buckets=16).to_json()),
     "rejected.json": RejectedInput(
         writes=(RejectedWrite(key="shop/orders", generation=1, sealed="5e" * 32, rows=17),)
     ),
