@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow_ckpt_provider.tables.iceberg.fit import FIELD_ID
 from airflow_ckpt_provider.tables.iceberg.manifest import facts_with_cut_bounds
@@ -34,10 +34,18 @@ class RollingFiles:
     :param stem: start of every file name (I4).
     :param spec_id: partition spec of the files.
     :param properties: the table's properties.
+    :param sample: the first rows of the split, which tell which columns get a dictionary.
     """
 
     def __init__(
-        self, io: FileIO, locations: LocationProvider, schema: Schema, spec_id: int, properties: dict[str, str], stem: str
+        self,
+        io: FileIO,
+        locations: LocationProvider,
+        schema: Schema,
+        spec_id: int,
+        properties: dict[str, str],
+        stem: str,
+        sample: pa.Table,
     ) -> None:
         from pyiceberg.schema import sanitize_column_names
         from pyiceberg.table import TableProperties
@@ -52,6 +60,7 @@ class RollingFiles:
         self._numbers = itertools.count()
         default = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
         self._target = property_as_int(properties, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, default) or default
+        self._dictionaries = dictionary_columns(sample, self._file_schema)
         self._open: _OpenDataFile | None = None
         self.closed: list[DataFile] = []
 
@@ -85,7 +94,8 @@ class RollingFiles:
     def _create(self, partition: Partition | None) -> _OpenDataFile:
         name = f"{self._stem}-{next(self._numbers):05d}.parquet"
         path = self._locations.new_data_location(name, partition)  # type: ignore[arg-type]
-        return _OpenDataFile(self._io.new_output(path), self._file_schema, self._spec_id, self._properties, partition)
+        output = self._io.new_output(path)
+        return _OpenDataFile(output, self._file_schema, self._spec_id, self._properties, partition, self._dictionaries)
 
     def _close(self) -> None:
         file, self._open = self._open, None
@@ -97,7 +107,13 @@ class _OpenDataFile:
     """One Parquet file being written."""
 
     def __init__(
-        self, output: OutputFile, schema: Schema, spec_id: int, properties: dict[str, str], partition: Partition | None
+        self,
+        output: OutputFile,
+        schema: Schema,
+        spec_id: int,
+        properties: dict[str, str],
+        partition: Partition | None,
+        dictionaries: list[str],
     ) -> None:
         from pyiceberg.io.fileformat import FileFormatFactory
         from pyiceberg.manifest import FileFormat
@@ -109,8 +125,10 @@ class _OpenDataFile:
         self._measured = _measured(output)
         self._schema = schema
         self._properties = properties
-        self._writer: Any = FileFormatFactory.get(FileFormat.PARQUET).create_writer(self._measured, schema, properties)
-        self._rows = 0
+        writer = FileFormatFactory.get(FileFormat.PARQUET).create_writer(self._measured, schema, properties)
+        self._writer = cast("Any", writer)
+        # pyiceberg has no table property for it, and hands its settings to the Parquet writer at the first write.
+        self._writer._parquet_writer_kwargs["use_dictionary"] = dictionaries  # noqa: SLF001
         self._nans: dict[int, int] = {}
 
     @property
@@ -120,11 +138,7 @@ class _OpenDataFile:
         return stream.tell() if stream is not None else 0
 
     def write(self, rows: pa.Table) -> None:
-        if not self._rows:
-            # pyiceberg has no table property for it, and hands its settings to the Parquet writer at the first write.
-            self._writer._parquet_writer_kwargs["use_dictionary"] = dictionary_columns(rows, self._schema)  # noqa: SLF001
         self._writer.write(rows)
-        self._rows += rows.num_rows
         for field_id, count in nan_counts(rows):
             self._nans[field_id] = self._nans.get(field_id, 0) + count
 
@@ -184,7 +198,7 @@ def _measured(output: OutputFile) -> Any:  # noqa: ANN401 - a subclass of a clas
 
 
 def dictionary_columns(rows: pa.Table, schema: Schema) -> list[str]:
-    """Parquet paths of the columns that are written with a dictionary, judged by the first rows of a file.
+    """Parquet paths of the columns that are written with a dictionary, judged by the first rows of a split.
 
     Where most values differ, a dictionary is built in every row group only to outgrow its limit and be given up, which
     takes a quarter of the writing time and makes the file larger. Few rows, and nested columns, are not judged.

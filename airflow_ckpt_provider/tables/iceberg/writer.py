@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -123,10 +124,17 @@ class IcebergWriter:
 
         io = self.facts.io()
         locations = load_location_provider(self.facts.location, self.facts.properties)
-        files = RollingFiles(io, locations, self.facts.schema, self.facts.spec.spec_id, self.facts.properties, stem)
-        parts: Iterable[tuple[Partition | None, pa.Table]] = ((None, chunk) for chunk in chunks)
+        coming = iter(chunks)
+        first = next(coming, None)
+        if first is None:
+            return Written(0, 0, (), None)
+        files = RollingFiles(io, locations, self.facts.schema, self.facts.spec.spec_id, self.facts.properties, stem, first)
+        all_rows = itertools.chain([first], coming)
+        # It is not kept beside the chunks that follow it.
+        del first
+        parts: Iterable[tuple[Partition | None, pa.Table]] = ((None, chunk) for chunk in all_rows)
         if self.facts.spec.fields:
-            parts = by_partition(chunks, Partitioner(self.facts.spec, self.facts.schema))
+            parts = by_partition(all_rows, Partitioner(self.facts.spec, self.facts.schema))
         rows = 0
         try:
             for partition, part in parts:
@@ -139,8 +147,6 @@ class IcebergWriter:
             with contextlib.suppress(Exception):
                 delete_files(io, files.abandon())
             raise
-        if not closed:
-            return Written(0, 0, (), None)
         path = locations.new_metadata_location(f"{stem}.avro")
         codec = avro_codec(self.facts.properties, self.facts.table)
         manifest = write_manifest(io, path, closed, self.facts.schema, self.facts.spec, codec)
