@@ -23,6 +23,7 @@ class Progress:
     :param input_bytes: input bytes of the splits that this attempt staged.
     :param seconds: time since the first task was submitted.
     :param saved: rows of the input of splits that are not staged yet, and that no attempt has to do again.
+    :param skew: what to tell of a split that is far larger than the others, once all are staged.
     """
 
     done: int
@@ -33,6 +34,7 @@ class Progress:
     input_bytes_left: int
     seconds: float
     saved: int = 0
+    skew: str = ""
 
     @property
     def mb_per_s(self) -> float:

@@ -107,6 +107,8 @@ class StageLog:
     def report(self, progress: Progress) -> None:
         """Say how far it is."""
         self._log.info("%s", progress)
+        if progress.skew:
+            self._log.warning("%s", progress.skew)
 
     def ran(self, attempt: WriteAttempt, *, started: bool) -> None:
         """Say what the rounds took, once all is staged.

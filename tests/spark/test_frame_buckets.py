@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 import threading
 import time
@@ -23,14 +24,18 @@ from support.world import World
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, SchemaMismatchError, StageFailedError, TerminalError
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
+from airflow_ckpt_provider.spark.frame import skew
 from airflow_ckpt_provider.spark.frame.buckets import PLACE, canonical, placed
 from airflow_ckpt_provider.spark.frame.task import FrameTask, require_unique
 from airflow_ckpt_provider.spark.session import SparkTarget, quiet, spark_session
+from airflow_ckpt_provider.write.stage_log import StageLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_ckpt_provider.write.rounds import Progress
 
 pytestmark = pytest.mark.spark
 
@@ -73,6 +78,34 @@ def test_every_row_lands_once_and_a_bucket_without_rows_is_staged_without_files(
     assert str(reports[-1]).startswith("30/30 buckets staged (0 recovered), 9 rows written, ETA 0 s")
     world.commit(stage.attempt)
     assert world.ids() == list(range(9))
+
+
+def hot(spark: SparkSession, of: int) -> DataFrame:
+    """An id that 90 rows have, and 60 that one row has."""
+    return spark.range(150).selectExpr(
+        f"if(id < 90, {of}, id) as id", "1.0D as value", "'k' as kind", "timestamp_ntz'2026-01-01' as at"
+    )
+
+
+def test_a_bucket_that_is_far_larger_than_the_others_is_told_once_all_are_staged(spark, world, monkeypatch, caplog):
+    monkeypatch.setattr(skew, "_ROWS", 50)
+    stage = prepare(spark, world, source_of(world, hot, parameters={"of": 7}))
+    reports: list[Progress] = []
+    stage.run.run(reports.append)
+    assert [report.skew for report in reports[:-1]] == [""] * (len(reports) - 1)
+    largest = max(stage.attempt.checkpoint.staged(sorted(stage.attempt.checkpoint.staged_ids())), key=lambda record: record.rows)
+    assert f"The bucket {largest.split} has {largest.rows} rows" in reports[-1].skew
+    assert "name more columns in id_column" in reports[-1].skew
+    StageLog(logging.getLogger("a stage"), None).report(reports[-1])
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [reports[-1].skew]
+
+
+def test_buckets_of_about_one_size_and_small_ones_are_not_told():
+    assert skew.skew_of({"1": 4_900_000, "2": 1_000_000, "3": 0}, "bucket") == ""
+    assert skew.skew_of({"1": 900_000, "2": 10, "3": 10}, "bucket") == ""
+    assert skew.skew_of({"1": 9_000_000, "2": 0}, "bucket") == ""
+    assert skew.skew_of({}, "bucket") == ""
+    assert "30 times the median of the 3" in skew.skew_of({"1": 3_000_000, "2": 100_000, "3": 100_000}, "partition")
 
 
 def test_a_frame_without_rows_commits_nothing(spark, world):

@@ -32,6 +32,9 @@ EMPTY_WRITER = "empty"
 #: Tasks that read ids, at most.
 _READERS = 64
 
+#: Ids of one partition that Spark may hold in a table: some hundred bytes each.
+_HASHED, _PARTITIONS = 500_000, "spark.sql.shuffle.partitions"
+
 
 class IdFile:
     """The id file of one split, being written. It is in the store when ``publish`` returns, whole or not at all.
@@ -85,8 +88,12 @@ def without_staged(
     names: Sequence[str],
     id_columns: Sequence[str],
     kinds: Sequence[DataType],
+    staged_rows: int = 0,
 ) -> DataFrame:
-    """The rows of ``frame`` whose ids are in none of the files ``names``; null is equal to null."""
+    """The rows of ``frame`` whose ids are in none of the files ``names``; null is equal to null.
+
+    :param staged_rows: how many ids the files have.
+    """
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructField, StructType
 
@@ -107,8 +114,10 @@ def without_staged(
     same = " AND ".join(
         f"{canonical_sql(column, kind)} <=> {name}" for column, kind, name in zip(id_columns, kinds, aliases, strict=True)
     )
-    # Spark takes the ids for as few as the files, and would send all of them through the driver as a broadcast.
-    return frame.join(staged.hint("merge"), f.expr(same), "left_anti")
+    # Spark takes the ids for as few as the files, and would send all of them through the driver as a broadcast. A table of the ids
+    # of each partition saves it to sort all rows; where that would be large, rows are sorted, which needs no memory.
+    how = "shuffle_hash" if staged_rows <= _HASHED * int(spark.conf.get(_PARTITIONS) or 1) else "merge"
+    return frame.join(staged.hint(how), f.expr(same), "left_anti")
 
 
 def staged_names(checkpoint: Checkpoint, split_ids: Sequence[str]) -> list[str]:

@@ -74,6 +74,8 @@ def partitions_of(spark: SparkSession, source: SessionSource) -> Partitions:
 class PartitionRun(FrameRun):
     """The missing partitions of one attempt, as one Spark job."""
 
+    _unit = "partition"
+
     def _task(self) -> FrameTask:
         return FrameTask(self._work, self._missing(), (), placed=False, keep_ids=False, assert_unique=False)
 

@@ -20,6 +20,7 @@ from airflow_ckpt_provider.spark.frame.grouped import grouped_frame, needed_colu
 from airflow_ckpt_provider.spark.frame.ids import EMPTY_WRITER, staged_names, without_staged
 from airflow_ckpt_provider.spark.frame.plans import arrow_schema
 from airflow_ckpt_provider.spark.frame.reproducible import require_reproducible
+from airflow_ckpt_provider.spark.frame.skew import skew_of
 from airflow_ckpt_provider.spark.frame.task import RESULT_SCHEMA, FrameTask
 from airflow_ckpt_provider.spark.stage import StageRun, spark_settings
 from airflow_ckpt_provider.write.rounds import Progress
@@ -44,7 +45,12 @@ _PUBLISHERS = 16
 
 @dataclasses.dataclass(frozen=True)
 class FrameProgress(Progress):
-    """Progress in buckets: nobody knows the bytes behind a DataFrame."""
+    """Progress in buckets or partitions: nobody knows the bytes behind a DataFrame.
+
+    :param unit: what a split is: ``bucket`` or ``partition``.
+    """
+
+    unit: str = "bucket"
 
     @property
     def eta_s(self) -> float | None:
@@ -53,7 +59,7 @@ class FrameProgress(Progress):
 
     def __str__(self) -> str:
         eta = "?" if self.eta_s is None else f"{self.eta_s:.0f} s"
-        return f"{self.done}/{self.total} buckets staged ({self.recovered} recovered), {self.rows:,} rows written, ETA {eta}"
+        return f"{self.done}/{self.total} {self.unit}s staged ({self.recovered} recovered), {self.rows:,} rows written, ETA {eta}"
 
 
 class FrameRun(StageRun):
@@ -65,6 +71,9 @@ class FrameRun(StageRun):
     :param splits: those of its splits that are not staged.
     :param check_fit: refuses a schema that does not fit the table; None if a transform changes the schema.
     """
+
+    #: What a split is.
+    _unit = "bucket"
 
     def __init__(
         self,
@@ -84,7 +93,10 @@ class FrameRun(StageRun):
     def progress(self) -> FrameProgress:
         """How far the stage is, from what is in the store."""
         of_job = super().progress()
-        return FrameProgress(**{field.name: getattr(of_job, field.name) for field in dataclasses.fields(of_job)})
+        facts = {field.name: getattr(of_job, field.name) for field in dataclasses.fields(of_job)}
+        if of_job.done == of_job.total:
+            facts["skew"] = skew_of(self._seen, self._unit)
+        return FrameProgress(**facts, unit=self._unit)
 
     def _task(self) -> FrameTask:
         source = self._source
@@ -119,8 +131,9 @@ class FrameRun(StageRun):
             require_reproducible(self._spark, frame, source.id_column, source.name)
         recovered = [split.id for split in recovered_splits(self._plan)]
         names = staged_names(self._checkpoint, recovered)
+        staged_rows = sum(record.rows for record in self._checkpoint.staged(recovered))
         store = self._checkpoint.store.of_generation(self._checkpoint.paths)
-        rows = without_staged(self._spark, frame, store, names, source.id_column, kinds)
+        rows = without_staged(self._spark, frame, store, names, source.id_column, kinds, staged_rows)
         wanted = [int(str(split.read["bucket"])) for split in self._splits.values()]
         buckets = placed(rows, source.id_column, kinds, source.buckets, wanted)
         if isinstance(source, GroupedRows):

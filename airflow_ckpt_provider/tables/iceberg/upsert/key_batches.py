@@ -28,9 +28,9 @@ KEPT = KeptKeys(KEPT_BYTES)
 
 
 def key_batches(sources: Sequence[SourceFile], only: int | None = None) -> list[KeyBatch]:
-    """Portions that batches_of all keys.
+    """The batches into which all keys are cut.
 
-    :param only: the bucket to batches_of; all if None.
+    :param only: the bucket whose keys are; all if None.
     """
     if not sources:
         return []
