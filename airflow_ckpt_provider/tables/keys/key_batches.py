@@ -76,10 +76,10 @@ class Keys(NamedTuple):
 
 
 def batches_of(key_bytes: int, rows: int, buckets: int, only: int | None = None) -> list[KeyBatch]:
-    """Portions that batches_of all keys, each of about ``PORTION_BYTES`` at most.
+    """The batches into which all keys are cut, each of about ``PORTION_BYTES`` at most.
 
     :param key_bytes: bytes of all keys in memory, and their number.
-    :param only: the bucket to batches_of; all if None.
+    :param only: the bucket whose keys are; all if None.
     """
     each = max(1, (key_bytes + _ROW_BYTES * rows) // buckets)
     wanted = list(range(buckets)) if only is None else [only]

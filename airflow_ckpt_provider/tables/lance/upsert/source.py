@@ -118,7 +118,7 @@ class StagedSource(NamedTuple):
         return buckets_for(self.key_bytes)
 
     def key_batches(self, only: int | None = None) -> list[KeyBatch]:
-        """Portions that batches_of all keys, or those of one bucket."""
+        """The batches into which all keys are cut, or those of one bucket."""
         return batches_of(self.key_bytes, self.rows, self.buckets, only) if self.files else []
 
 
