@@ -278,8 +278,8 @@ class Checkpoint:
             raise self.store.vanished(self.paths.commit)
         if (recorded.group, recorded.commit_id) != (commit.group, commit.commit_id):
             raise CorruptObjectError(
-                f"The key {self.key.value!r} is recorded as committed in snapshot {recorded.commit_id}, and the table shows "
-                f"snapshot {commit.commit_id}. One of the two was restored from elsewhere; nothing was changed."
+                f"The key {self.key.value!r} is recorded as committed under the number {recorded.commit_id}, and the table "
+                f"shows it under {commit.commit_id}. One of the two was restored from elsewhere; nothing was changed."
             )
         return recorded
 

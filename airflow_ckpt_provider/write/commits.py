@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_ckpt_provider.checkpoint.documents import Commit
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, sealed_of
 from airflow_ckpt_provider.exceptions import CorruptObjectError, HistoryExpiredError, RolledBackError
+from airflow_ckpt_provider.tables.format import format_of
 from airflow_ckpt_provider.write.looks import look_at
 from airflow_ckpt_provider.write.membership import group_of
 
@@ -73,8 +74,9 @@ def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
             ) from error
         return
     if in_history is None or in_history.commit_id != recorded.commit_id:
+        word = format_of(checkpoint.header.table.format).commit_is
         raise RolledBackError(
-            f"The key {checkpoint.key.value!r} was committed as snapshot {recorded.commit_id}, and "
+            f"The key {checkpoint.key.value!r} was committed as {word} {recorded.commit_id}, and "
             f"{checkpoint.header.table.identifier} does not show it any more: the table was set back to earlier metadata. It "
             "is not committed again. To redo the write, run it under another idempotence key."
         )

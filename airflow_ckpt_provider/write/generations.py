@@ -14,6 +14,7 @@ from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 from airflow_ckpt_provider.exceptions import BindingMismatchError, RestartRefusedError
 from airflow_ckpt_provider.sources.protocol import ListableSource
+from airflow_ckpt_provider.tables.format import format_of
 from airflow_ckpt_provider.tables.summary import trace_of
 from airflow_ckpt_provider.write import commits, groups
 from airflow_ckpt_provider.write.conflict_checks import require_not_landed
@@ -279,9 +280,10 @@ class Generations:
                 "task first, or use another idempotence key for the other table."
             )
         if recorded is not None:
+            word = format_of(checkpoint.header.table.format).commit_is
             raise RestartRefusedError(
                 f"The key {checkpoint.key.value!r}, generation {checkpoint.header.generation}, is committed"
-                + (f" as snapshot {recorded.commit_id}" if recorded.commit_id else "")
+                + (f" as {word} {recorded.commit_id}" if recorded.commit_id else "")
                 + f" of {checkpoint.header.table.identifier}; a restart would land its rows a second time. To replace them, "
                 "clear the task with on_rerun='replace'; to have them twice, use another idempotence key."
             )

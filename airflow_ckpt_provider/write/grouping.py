@@ -96,7 +96,7 @@ def require_one_snapshot(checkpoints: Sequence[Checkpoint], table: Table) -> Non
     if new:
         begun = next(member.key for member, group in bound.items() if group)
         raise InvalidInputError(
-            f"The checkpoints of this commit replace rows of {new[0].header.table.identifier} and have to land in one snapshot, "
+            f"The checkpoints of this commit replace rows of {new[0].header.table.identifier} and have to land in one commit, "
             f"but a commit of the key {begun!r} was begun without {new[0].key.value!r}: the later of the two would remove the rows "
             "of the earlier. Nothing was changed. Run the stages of all under other idempotence keys, and commit them together."
         )

@@ -83,7 +83,7 @@ def test_a_task_that_joins_a_commit_late_does_not_remove_the_rows_of_the_others(
     world.commit(first)
     if not recorded:
         forget_the_record(world, first.checkpoint)
-    with pytest.raises(InvalidInputError, match=r"have to land in one snapshot, but a commit of the key 'orders/0' was begun"):
+    with pytest.raises(InvalidInputError, match=r"have to land in one commit, but a commit of the key 'orders/0' was begun"):
         world.commit(first, *others)
     assert_same_everywhere(world.table(), mode.after(BEFORE, PARTS[0], SPEC))
 

@@ -47,6 +47,7 @@ from airflow_ckpt_provider.exceptions import (
     DuplicateKeyError,
     InvalidInputError,
     NullInRequiredColumnError,
+    RestartRefusedError,
     SchemaMismatchError,
     StagedFileMissingError,
     TableExistsError,
@@ -512,6 +513,13 @@ def test_a_replacement_of_what_compaction_has_rewritten_is_refused(world):
     with pytest.raises(TableMovedError):
         world.commit(world.stage(again))
     assert world.read() == of(ALL, BEFORE)
+
+
+def test_a_restart_of_a_landed_write_is_refused_in_the_words_of_its_format(world):
+    world.commit(world.stage())
+    word = {"iceberg": "snapshot", "lance": "version"}[world.as_table().binding().format]
+    with pytest.raises(RestartRefusedError, match=rf"is committed as {word} \d+ of "):
+        world.stage(world.request(transform=only_even, restart_token="now"))
 
 
 def test_a_restart_stages_anew_and_the_discarded_generation_never_lands(any_world):
