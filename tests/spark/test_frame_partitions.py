@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
+from support.frames import staged
 from support.world import World, rows
 
 from airflow_ckpt_provider.exceptions import (
@@ -22,7 +23,7 @@ from airflow_ckpt_provider.exceptions import (
 from airflow_ckpt_provider.sources import Files, SparkDataFrame
 from airflow_ckpt_provider.sources.frame_plans import Partitions
 from airflow_ckpt_provider.spark import checkpointed_write, commit
-from airflow_ckpt_provider.spark.engine import job_of, planned_in
+from airflow_ckpt_provider.spark.engine import planned_in
 from airflow_ckpt_provider.spark.frame.partitions import partitions_of
 from airflow_ckpt_provider.spark.session import SparkTarget, quiet, spark_session
 from airflow_ckpt_provider.spark.stage import spark_settings
@@ -165,19 +166,6 @@ def source_of(function, world, **changes):
 
 def attempt_of(spark, world, source, **changes):
     return world.attempt(world.request(source=planned_in(source, lambda: spark), **changes))
-
-
-def staged(spark, attempt, only=None):
-    """Stage what is missing, or only so many partitions of it; which were run."""
-    ran = []
-    while (found := attempt.next_round()) is not None:
-        todo = found._replace(missing=found.missing[:only])
-        ran += [split.id for split in todo.missing]
-        job_of(spark, attempt, todo, attempt.begin("a test", 1)).run(lambda _: None)
-        if only is not None:
-            return ran
-    attempt.seal()
-    return ran
 
 
 def landed(world):

@@ -12,6 +12,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 from support import chains
+from support.frames import staged
 from support.lance_world import LanceWorld
 from support.world import World, rows
 
@@ -19,7 +20,7 @@ from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputErro
 from airflow_ckpt_provider.sources import Files, IcebergTable, LanceDataset, SparkDataFrame
 from airflow_ckpt_provider.sources.frame_transform import FrameTransform, opened
 from airflow_ckpt_provider.sources.grouped import GroupedRows
-from airflow_ckpt_provider.spark.engine import job_of, planned_in
+from airflow_ckpt_provider.spark.engine import planned_in
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
 from airflow_ckpt_provider.spark.stage import spark_settings
 from airflow_ckpt_provider.transforms import Aggregate
@@ -77,19 +78,6 @@ def attempt_of(spark, world, source, **changes):
     read = source.options if isinstance(source, FrameTransform) else {}
     source = planned_in(source, lambda: spark)
     return world.attempt(world.request(source=source, options=read, sample=lambda: source.session_sample(spark), **changes))
-
-
-def staged(spark, attempt, only=None):
-    """Stage what is missing, or only so many splits of it; which were run."""
-    ran = []
-    while (found := attempt.next_round()) is not None:
-        todo = found._replace(missing=found.missing[:only])
-        ran += [split.id for split in todo.missing]
-        job_of(spark, attempt, todo, attempt.begin("a test", 1)).run(lambda _: None)
-        if only is not None:
-            return ran
-    attempt.seal()
-    return ran
 
 
 def landed(world, name="shop.orders"):

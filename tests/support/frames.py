@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow_ckpt_provider.spark.engine import job_of
 from airflow_ckpt_provider.spark.frame.run import FrameRun
 from airflow_ckpt_provider.spark.session import quiet
 from support.appending import seal
@@ -55,6 +56,19 @@ def prepare(spark: SparkSession, world: World, source: SparkDataFrame, check_fit
     work = attempt.begin("a test", 1)
     run = FrameRun(spark, checkpoint, work, source, plans[-1], missing, check_fit)
     return FrameStage(attempt, run, plans[-1], len(plans), [split.id for split in missing])
+
+
+def staged(spark: SparkSession, attempt: WriteAttempt, only: int | None = None) -> list[str]:
+    """Stage what is missing, or only so many splits of it; which were run."""
+    ran: list[str] = []
+    while (found := attempt.next_round()) is not None:
+        todo = found._replace(missing=found.missing[:only])
+        ran += [split.id for split in todo.missing]
+        job_of(spark, attempt, todo, attempt.begin("a test", 1)).run(lambda _: None)
+        if only is not None:
+            return ran
+    attempt.seal()
+    return ran
 
 
 def orders(spark: SparkSession, path: str) -> DataFrame:

@@ -12,7 +12,6 @@ from support.samples import AT, HEADER, KEY, MANIFEST_JSON, SAMPLES
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import Plan, Split, Staged, StagedFile
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import (
     BindingMismatchError,
     CheckpointMissingError,
@@ -22,16 +21,6 @@ from airflow_ckpt_provider.exceptions import (
 
 COMMIT = SAMPLES["commit.json"]
 ATTEMPT = SAMPLES["attempt.json"]
-
-
-@pytest.fixture
-def store(tmp_path):
-    return CheckpointStore.at(str(tmp_path))
-
-
-@pytest.fixture
-def checkpoint(store):
-    return Checkpoint.create(store, HEADER)
 
 
 def plan_of(*ids, created_at=AT):

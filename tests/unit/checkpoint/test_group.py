@@ -11,20 +11,9 @@ from support.samples import GROUP, HEADER, KEY
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.documents import Member
 from airflow_ckpt_provider.checkpoint.group import bind, bound_group, list_members
-from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import (
     CheckpointMissingError,
 )
-
-
-@pytest.fixture
-def store(tmp_path):
-    return CheckpointStore.at(str(tmp_path))
-
-
-@pytest.fixture
-def checkpoint(store):
-    return Checkpoint.create(store, HEADER)
 
 
 def test_a_generation_is_bound_to_one_commit_group_for_ever(checkpoint):

@@ -6,26 +6,14 @@ import obstore
 import pytest
 from msgspec.structs import replace
 from support.appending import seal as seal_of
-from support.samples import HEADER, MANIFEST_JSON
+from support.samples import MANIFEST_JSON
 from unit.checkpoint.test_checkpoint import plan_of, staged
 
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import (
     CorruptObjectError,
     NotSealedError,
     RowCountError,
 )
-
-
-@pytest.fixture
-def store(tmp_path):
-    return CheckpointStore.at(str(tmp_path))
-
-
-@pytest.fixture
-def checkpoint(store):
-    return Checkpoint.create(store, HEADER)
 
 
 def test_a_seal_holds_the_totals_and_all_manifests(checkpoint):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import replace
 from support.appending import seal as seal_of
 from support.samples import GROUP, HEADER, SAMPLES
@@ -11,19 +10,8 @@ from unit.checkpoint.test_checkpoint import plan_of, staged
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.group import bind
 from airflow_ckpt_provider.checkpoint.state import State, state_of
-from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 
 COMMIT = SAMPLES["commit.json"]
-
-
-@pytest.fixture
-def store(tmp_path):
-    return CheckpointStore.at(str(tmp_path))
-
-
-@pytest.fixture
-def checkpoint(store):
-    return Checkpoint.create(store, HEADER)
 
 
 def test_the_state_follows_from_what_exists(checkpoint):
