@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from spark.test_aggregate import TOTALS, attempt_of, by_kind, expected, staged, totals
 from support.frames import IRREPRODUCIBLE, REPRODUCIBLE, numbers, orders, prepare, retry_of, unfolded
 from support.stages import Gate
 from support.standalone import connect_server
-from support.world import rows
+from support.world import World, rows
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, StageFailedError
 from airflow_ckpt_provider.sources import Files
@@ -102,6 +103,21 @@ def test_a_retry_evaluates_nothing_for_each_row_that_depends_on_no_column(spark,
     plan = frame._explain_string(extended=True).partition("== Optimized Logical Plan ==")[2].partition("== Physical Plan ==")[0]
     assert "xxhash64(id#" in plan
     assert unfolded(plan) == []
+
+
+def test_groups_are_whole_on_a_server_too_and_a_retry_computes_the_missing_buckets(spark, tmp_path):
+    world = World(tmp_path)
+    world.create_table(schema=TOTALS)
+    world.put_files()
+    aggregate = by_kind(buckets=4)
+    first = staged(spark, attempt_of(world, aggregate), only=2)
+    early = {record.split: record.writer for record in first.checkpoint.staged(sorted(first.checkpoint.staged_ids()))}
+    assert len(early) == 2
+    again = staged(spark, attempt_of(world, aggregate))
+    late = {record.split: record.writer for record in again.checkpoint.staged(sorted(again.checkpoint.staged_ids()))}
+    assert early.items() <= late.items()
+    world.commit(again)
+    assert totals(world) == expected()
 
 
 def fail_until(batch: pa.RecordBatch, fixed: str) -> pa.RecordBatch:
