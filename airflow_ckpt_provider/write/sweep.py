@@ -40,6 +40,7 @@ from airflow_ckpt_provider.exceptions import (
     TableMissingError,
     first_line,
 )
+from airflow_ckpt_provider.sources.rejected.file import in_store, remove
 from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.tables.summary import trace_of
 from airflow_ckpt_provider.write.cleanup import landed_or_barred, unfinished
@@ -274,12 +275,15 @@ class Sweep:
             if left:
                 return kept(checkpoint, state_of(checkpoint), left)
         files = self._removal.orphans(StagedWrite(checkpoint), table, None)
+        # Nobody reads rows that a write has rejected which was given up: the next generation reads its input again.
+        rejected = in_store(checkpoint.store, checkpoint.paths)
         if not self._removal.dry_run:
             self._removal.remove_files(table, checkpoint, files)
+            remove(checkpoint.store, rejected)
         if discard:
             # An attempt that was thought dead may still leave files, which its record tells to be its own.
             listed = {name: size for name, size in listed.items() if not name.startswith(checkpoint.paths.attempts)}
-        return self._removal.removed(checkpoint, State.DISCARDED, listed, files)
+        return self._removal.removed(checkpoint, State.DISCARDED, listed | rejected, files)
 
 
 def _unfinished_because(checkpoint: Checkpoint, barred: str, *, is_newest: bool) -> str:

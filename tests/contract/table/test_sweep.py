@@ -816,14 +816,30 @@ def test_every_object_of_a_write_has_a_place(world):
         assert place_of(name) is not None, name
 
 
-def test_rows_that_were_rejected_can_be_run_again_after_a_sweep(world):
-    def odd_only(id):  # noqa: A002 - the name of a column
-        if id % 2 == 0:
-            raise ValueError("even")
-        return {"value": 1.0}
+def odd_only(id):  # noqa: A002 - the name of a column
+    if id % 2 == 0:
+        raise ValueError("even")
+    return {"value": 1.0}
 
-    by_row = {"transform": Map(odd_only, output={"value": float}, keep=["id", "kind", "at"]), "on_error": OnError("skip")}
-    attempt = world.stage(world.request(**by_row))
+
+BY_ROW = {"transform": Map(odd_only, output={"value": float}, keep=["id", "kind", "at"]), "on_error": OnError("skip")}
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_rows_that_a_write_has_rejected_which_was_given_up_go_with_its_records(world, dry_run):
+    attempt = world.stage(world.request(**BY_ROW))
+    folder = attempt.checkpoint.paths.rejected_folder
+    rejected = world.store.names(folder)
+    attempt.checkpoint.discard("a test")
+    grow_old(world)
+    found = swept(world, dry_run=dry_run)["orders", 1]
+    assert found.kept == ""
+    assert found.objects > len(rejected) > 0
+    assert world.store.names(folder) == (rejected if dry_run else [])
+
+
+def test_rows_that_were_rejected_can_be_run_again_after_a_sweep(world):
+    attempt = world.stage(world.request(**BY_ROW))
     world.commit(attempt)
     told = chains.output(attempt)
     grow_old(world)
