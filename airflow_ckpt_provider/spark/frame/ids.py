@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 #: Writer of splits that turned out to have no rows. They have no files and no ids.
 EMPTY_WRITER = "empty"
 
-#: Tasks that read ids, at most.
-_READERS = 64
+#: Tasks that read ids, at most; and ids for which it is worth to start one.
+_READERS, _IDS_OF_A_TASK = 64, 250_000
 
 #: Ids of one partition that Spark may hold in a table: some hundred bytes each.
 _HASHED, _PARTITIONS = 500_000, "spark.sql.shuffle.partitions"
@@ -110,7 +110,8 @@ def without_staged(
         for batch in batches:
             yield from files.read(batch.column(0).to_pylist(), schema)
 
-    staged = spark.range(0, len(names), 1, min(len(names), _READERS)).mapInArrow(read, schema)
+    readers = min(len(names), _READERS, 1 + staged_rows // _IDS_OF_A_TASK)
+    staged = spark.range(0, len(names), 1, readers).mapInArrow(read, schema)
     same = " AND ".join(
         f"{canonical_sql(column, kind)} <=> {name}" for column, kind, name in zip(id_columns, kinds, aliases, strict=True)
     )
