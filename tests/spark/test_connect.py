@@ -86,7 +86,8 @@ def no_price(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def test_an_error_of_the_users_transform_names_the_users_own_line(spark, world):
     line = no_price.__code__.co_firstlineno + 1
-    expected = rf"'orders': ValueError: no price in 100 rows \(\S*test_connect.py, line {line}, in no_price\)"
+    where = rf"\(in split \d+: .*\) \(\S*test_connect.py, line {line}, in no_price\)"
+    expected = rf"'orders': ValueError: no price in 100 rows {where}"
     with pytest.raises(StageFailedError, match=expected):
         prepare(spark, world, world.request(transform=no_price)).stage()
 
