@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from airflow_ckpt_provider.checkpoint.secrets import without_credentials
 from airflow_ckpt_provider.exceptions import TerminalError
 from airflow_ckpt_provider.sources.protocol import NamingReader
 
@@ -24,16 +25,20 @@ _SHOWN = 3
 
 @contextlib.contextmanager
 def naming(split_id: str, where: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """Within the block, errors get a note that names the split.
+    """Within the block, errors get a note that names the split, unless their class takes none.
 
-    :param where: what else to say of it; asked when there is an error.
+    :param where: what else to say of it; asked when there is an error, which stays the one that is raised if that fails.
     """
     try:
         yield
     except TerminalError:
         raise
     except Exception as error:
-        error.add_note(f"(in split {split_id}{where()})")
+        at = ""
+        with contextlib.suppress(Exception):
+            at = without_credentials(where())
+        with contextlib.suppress(Exception):
+            error.add_note(f"(in split {split_id}{at})")
         raise
 
 

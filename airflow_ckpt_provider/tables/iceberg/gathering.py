@@ -2,13 +2,18 @@
 
 What fits into one chunk stays in memory. More goes to a local temporary file, chunk by chunk, sorted by partition, and is read back
 partition by partition: memory is bounded (I11), and one file is open at a time.
+
+Decision: the temporary file has no name, so that nothing stays of it when the process is killed; and it is read, not mapped: pages
+that are mapped count as memory of the process where somebody watches that, such as YARN.
 """
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from typing import TYPE_CHECKING, Any, Self
 
+from airflow_ckpt_provider.exceptions import StageFailedError
 from airflow_ckpt_provider.tables.fit import CHUNK_BYTES, CHUNK_ROWS
 
 if TYPE_CHECKING:
@@ -52,30 +57,35 @@ class _Spilled:
         self._writer: Any = None
         self._partitions: dict[Hashable, tuple[Partition, list[int]]] = {}
         self._batches = 0
-        self.nbytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the file: that of many small batches is far from that of their rows."""
+        return 0 if self._file is None else int(self._file.tell())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        if self._file is not None:
-            self._file.close()
+        for opened in (self._writer, self._file):
+            if opened is not None:
+                # What is written last is not needed any more.
+                with contextlib.suppress(OSError):
+                    opened.close()
 
     def add(self, partition: Partition, rows: pa.Table) -> None:
         """Put rows behind those that the partition has."""
         import pyarrow as pa
 
-        if self._writer is None:
-            self._file = tempfile.NamedTemporaryFile(prefix="partitions-", suffix=".arrow")  # noqa: SIM115 - closed by taken or __exit__
-            self._writer = pa.ipc.new_file(self._file, rows.schema)
-        _, numbers = self._partitions.setdefault(partition.key, (partition, []))
-        for batch in rows.to_batches():
-            self._writer.write_batch(batch)
-            numbers.append(self._batches)
-            self._batches += 1
-        self.nbytes += rows.nbytes
+        with self._writing():
+            if self._writer is None:
+                self._file = tempfile.TemporaryFile(prefix="partitions-")  # noqa: SIM115 - closed by taken or __exit__
+                self._writer = pa.ipc.new_file(self._file, rows.schema)
+            _, numbers = self._partitions.setdefault(partition.key, (partition, []))
+            for batch in rows.to_batches():
+                self._writer.write_batch(batch)
+                numbers.append(self._batches)
+                self._batches += 1
 
     def taken(self) -> Iterator[tuple[Partition, pa.Table]]:
         """All rows, which are gone then."""
@@ -83,22 +93,37 @@ class _Spilled:
 
         if self._writer is None:
             return
-        self._writer.close()
-        self._file.flush()
-        with pa.memory_map(self._file.name) as mapped:
-            reader = pa.ipc.open_file(mapped)
-            for partition, numbers in self._partitions.values():
-                held: list[pa.RecordBatch] = []
-                size = count = 0
-                for number in numbers:
-                    batch = reader.get_batch(number)
-                    if held and (size + batch.nbytes > CHUNK_BYTES or count + batch.num_rows > CHUNK_ROWS):
-                        yield partition, pa.Table.from_batches(held)
-                        held, size, count = [], 0, 0
-                    held.append(batch)
-                    size += batch.nbytes
-                    count += batch.num_rows
-                yield partition, pa.Table.from_batches(held)
+        with self._writing():
+            self._writer.close()
+            self._file.flush()
+        reader = pa.ipc.open_file(self._file)
+        for partition, numbers in self._partitions.values():
+            held: list[pa.RecordBatch] = []
+            size = count = 0
+            for number in numbers:
+                batch = reader.get_batch(number)
+                if held and (size + batch.nbytes > CHUNK_BYTES or count + batch.num_rows > CHUNK_ROWS):
+                    yield partition, pa.Table.from_batches(held)
+                    held, size, count = [], 0, 0
+                held.append(batch)
+                size += batch.nbytes
+                count += batch.num_rows
+            yield partition, pa.Table.from_batches(held)
         self._file.close()
         self._file = self._writer = None
-        self._partitions, self._batches, self.nbytes = {}, 0, 0
+        self._partitions, self._batches = {}, 0
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Within the block, an error says which disk it is about.
+
+        :raises StageFailedError: if the rows cannot be written.
+        """
+        try:
+            yield
+        except OSError as error:
+            raise StageFailedError(
+                f"The rows of a split are gathered by partition in the temporary folder {tempfile.gettempdir()}, which cannot be "
+                f"written to: {error}. {self.nbytes:,} bytes of them are there. Make room, set TMPDIR to a folder with more "
+                "(spark.executorEnv.TMPDIR for Spark's executors), or read smaller splits (max_split_bytes)."
+            ) from error

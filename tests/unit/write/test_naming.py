@@ -12,7 +12,7 @@ from support.world import World, rows
 
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.sources import Files, IcebergTable, LanceDataset
-from airflow_ckpt_provider.write.naming import in_input
+from airflow_ckpt_provider.write.naming import in_input, naming
 from airflow_ckpt_provider.write.pieces import SaveEvery
 
 if TYPE_CHECKING:
@@ -99,3 +99,27 @@ def test_an_error_that_no_retry_can_cure_says_itself_what_is_wrong(world, tmp_pa
     with pytest.raises(InvalidInputError) as caught:
         world.stage(world.request(source=Files(str(tmp_path)), transform=until(3, InvalidInputError), transform_version="1"))
     assert not hasattr(caught.value, "__notes__")
+
+
+class ReadOnlyError(Exception):
+    """Takes no note."""
+
+    def add_note(self, note: str) -> None:
+        raise AttributeError(note)
+
+
+@pytest.mark.parametrize("error", [ReadOnlyError("no luck today"), ConnectionError("no luck today")])
+def test_the_error_that_came_first_is_raised_whatever_becomes_of_its_note(error):
+    def unknown() -> str:
+        raise ValueError("nobody knows")
+
+    with pytest.raises(type(error)) as caught, naming("000000", unknown):
+        raise error
+    assert caught.value is error
+
+
+def test_a_note_has_no_password():
+    error = ConnectionError("no luck today")
+    with pytest.raises(ConnectionError), naming("000000", lambda: ": s3://key:hidden@lake/1.parquet"):
+        raise error
+    assert error.__notes__ == ["(in split 000000: s3://***@lake/1.parquet)"]

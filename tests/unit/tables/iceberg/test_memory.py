@@ -6,18 +6,21 @@ import subprocess
 import sys
 
 import pytest
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.transforms import BucketTransform
 from support.world import World
 
 WRITER = """
 import sys
 import pyarrow as pa
-from airflow_ckpt_provider.tables import fit as module
+from airflow_ckpt_provider.tables import fit
+from airflow_ckpt_provider.tables.iceberg import gathering
 from pathlib import Path
 sys.path.insert(0, sys.argv[4])
 from support.appending import header_of, writer_of
 from support.world import World
 
-module.CHUNK_BYTES = 2 << 20
+fit.CHUNK_BYTES = gathering.CHUNK_BYTES = 2 << 20
 world = World(Path(sys.argv[1]))
 target = world.as_table()
 batches = int(sys.argv[2])
@@ -42,10 +45,15 @@ print(written.rows, written.bytes, len(written.files), peak)
 """
 
 
+SPECS = [UNPARTITIONED_PARTITION_SPEC, PartitionSpec(PartitionField(1, 1000, BucketTransform(4), "bucket"))]
+
+
 @pytest.mark.timeout(120)
-def test_four_times_the_rows_take_no_more_memory(tmp_path):
+@pytest.mark.parametrize("spec", SPECS, ids=["", "partitioned"])
+def test_four_times_the_rows_take_no_more_memory(tmp_path, spec):
+    """Neither of its own, nor as pages of a file that is mapped."""
     world = World(tmp_path)
-    world.create_table(properties={"write.target-file-size-bytes": str(1 << 20)})
+    world.create_table(spec=spec, properties={"write.target-file-size-bytes": str(1 << 20)})
     found = {}
     for times in (1, 4):
         done = subprocess.run(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import math
+import re
 import tempfile
 import uuid
 from datetime import UTC, date, datetime, time, timedelta
@@ -41,11 +44,11 @@ from pyiceberg.types import (
     TimeType,
     UUIDType,
 )
-from support.appending import append, arrow_schema, by_partition, write
+from support.appending import append, arrow_schema, by_partition, header_of, write, writer_of
 from support.readers import duckdb_rows
 from support.world import World
 
-from airflow_ckpt_provider.exceptions import NullInRequiredColumnError
+from airflow_ckpt_provider.exceptions import NullInRequiredColumnError, StageFailedError
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp without a zone
 MOMENTS = [
@@ -256,6 +259,53 @@ def test_a_write_that_fails_leaves_neither_data_files_nor_temporary_ones(tmp_pat
         write(world, rows, name="shop.ours", rows_per_batch=10)
     assert world.files_on_disk() == set()
     assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_process_that_is_killed_leaves_no_rows_in_the_temporary_folder(tmp_path, monkeypatch):
+    """It has nothing to remove at any moment: the file has no name."""
+    monkeypatch.setattr("airflow_ckpt_provider.tables.fit.CHUNK_ROWS", 10)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    world, held = World(tmp_path), []
+    schema = Schema(NestedField(1, "id", LongType()))
+    world.create_table("shop.ours", schema, spec((1, TruncateTransform(10))))
+    target = world.as_table("shop.ours")
+
+    def batches():
+        for batch in table_of(schema, {"id": range(50)}).to_batches(10):
+            held.append([*(tmp_path / "temporary").iterdir()])
+            yield batch
+
+    assert writer_of(target, header_of(target)).write(batches(), "ckpt-1").rows == 50
+    assert held == [[]] * 5
+
+
+def test_a_temporary_folder_without_room_is_named_with_what_helps(tmp_path, monkeypatch):
+    class Full:
+        """As of a file system of a few bytes."""
+
+        def __init__(self, **_):
+            self.file = io.BytesIO()
+
+        def write(self, data):
+            if self.file.tell() + len(data) > 1000:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return self.file.write(data)
+
+        def close(self):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def __getattr__(self, name):
+            return getattr(self.file, name)
+
+    monkeypatch.setattr("airflow_ckpt_provider.tables.fit.CHUNK_ROWS", 10)
+    monkeypatch.setattr(tempfile, "TemporaryFile", Full)
+    world = World(tmp_path)
+    schema = Schema(NestedField(1, "id", LongType()))
+    world.create_table("shop.ours", schema, spec((1, TruncateTransform(10))))
+    with pytest.raises(StageFailedError, match=f"{re.escape(tempfile.gettempdir())}.*No space left.*TMPDIR"):
+        write(world, table_of(schema, {"id": range(50)}), name="shop.ours", rows_per_batch=10)
+    assert world.files_on_disk() == set()
 
 
 def test_the_rows_of_a_partition_keep_their_order(tmp_path):
