@@ -79,9 +79,11 @@ def test_a_pipeline_resumes_at_the_stage_and_row_where_it_died_and_lands_once(da
     assert {name: reference[name] for name in ("format", "mode", "state", "rows")} == {
         "format": "staged", "mode": "for_next", "state": "sealed", "rows": 200,
     }  # fmt: skip
-    # What the second stage has staged is needed by nobody any more.
+    # What the second stage has staged is needed by nobody any more: the files of its two splits, and of a task that ran when another
+    # one failed, if it was stopped at a file.
     embedded, parsed = returned(run, "clean")["read"]
-    assert (embedded["idempotence_key"].split("/")[1], embedded["files"]) == ("embed", 2)
+    assert embedded["idempotence_key"].split("/")[1] == "embed"
+    assert embedded["files"] in {2, 3}
     assert (parsed["files"], parsed["generations"][0]["left"]) == (0, "the task 'late' is to read it, and has not begun")
     assert returned(run, "late")["rows"] == 200
 
