@@ -97,7 +97,8 @@ def test_a_bucket_that_is_far_larger_than_the_others_is_told_once_all_are_staged
     assert f"The bucket {largest.split} has {largest.rows} rows" in reports[-1].skew
     assert "name more columns in id_column" in reports[-1].skew
     StageLog(logging.getLogger("a stage"), None).report(reports[-1])
-    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [reports[-1].skew]
+    said = [record for record in caplog.records if record.name == "a stage" and record.levelname == "WARNING"]
+    assert [record.getMessage() for record in said] == [reports[-1].skew]
 
 
 def test_buckets_of_about_one_size_and_small_ones_are_not_told():
