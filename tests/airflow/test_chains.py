@@ -79,8 +79,8 @@ def test_a_pipeline_resumes_at_the_stage_and_row_where_it_died_and_lands_once(da
     assert {name: reference[name] for name in ("format", "mode", "state", "rows")} == {
         "format": "staged", "mode": "for_next", "state": "sealed", "rows": 200,
     }  # fmt: skip
-    # What the second stage has staged is needed by nobody any more: the files of its two splits, and perhaps that of a task that was
-    # stopped when the other one failed.
+    # What the second stage has staged is needed by nobody any more: the files of its two splits, and perhaps that of a task that
+    # was stopped when the other one failed.
     embedded, parsed = returned(run, "clean")["read"]
     assert embedded["idempotence_key"].split("/")[1] == "embed"
     assert embedded["files"] in {2, 3}
