@@ -57,7 +57,7 @@ if os.environ.get("PROGRAM_EFFECTS"):
     ]  # fmt: skip
 
 #: The same for a save in the format ``checkpointed``, whose partitions are Spark's own.
-FORMAT = ["after put g1/staged#2", "after put g1/plan#1"]
+FORMAT = ["after put g1/plan#1"]
 if os.environ.get("PROGRAM_EFFECTS"):
     FORMAT = [
         f"{when} {effect}#{number}"

@@ -15,4 +15,4 @@ from protocol.histories.playing import play
 
 @pytest.mark.parametrize("machine", [ForeignHandsOnIceberg, ForeignHandsOnLance])
 def test_green_means_that_exactly_these_rows_are_readable_once(machine):
-    play(machine, few=40, others=os.environ.get("FOREIGN_HISTORIES"))
+    play(machine, few=25, others=os.environ.get("FOREIGN_HISTORIES"))

@@ -14,4 +14,4 @@ from protocol.histories.playing import play
 
 
 def test_any_history_of_writes_crashes_and_other_hands_is_that_of_the_model():
-    play(Histories, few=40, others=os.environ.get("HISTORIES"))
+    play(Histories, few=25, others=os.environ.get("HISTORIES"))
