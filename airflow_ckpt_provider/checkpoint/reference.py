@@ -8,7 +8,7 @@ a header in the store that says otherwise is an error.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -231,6 +231,12 @@ def pointers(value: object) -> tuple[list[str | Reference], bool]:
 def key_of(pointer: str | Reference) -> str:
     """The idempotence key of a reference or a bare key."""
     return pointer if isinstance(pointer, str) else pointer["idempotence_key"]
+
+
+def given_twice(given: Sequence[str | Reference]) -> str | None:
+    """A key whose rows would be read twice, because it is among these more than once; None if there is none."""
+    times = Counter(map(key_of, given))
+    return next((key for key in times if times[key] > 1), None)
 
 
 def require_whole(given: Sequence[str | Reference]) -> None:

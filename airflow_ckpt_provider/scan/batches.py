@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from airflow_ckpt_provider.exceptions import UnsupportedTableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
+    from pyarrow.parquet import FileMetaData
     from pyiceberg.io import FileIO
     from pyiceberg.schema import Schema
     from pyiceberg.table.name_mapping import NameMapping
@@ -23,13 +24,21 @@ BATCH_ROWS, BATCH_BYTES = 65_536, 8 << 20
 _BUFFER_BYTES = 1 << 20
 
 
-def rows_of_groups(io: FileIO, file: ScanFile) -> list[int]:
-    """How many rows each row group of a Parquet file has, as its footer says."""
-    from pyarrow.parquet import ParquetFile
+def rows_of_groups(footer: FileMetaData) -> list[int]:
+    """How many rows each row group of a Parquet file has."""
+    return [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
 
-    with io.new_input(file.path).open() as opened:
-        footer = ParquetFile(opened).metadata
-        return [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
+
+def groups_behind(groups: Sequence[int], row: int) -> tuple[int, int]:
+    """How many row groups end before a row, and how many rows these have.
+
+    :param groups: rows of each.
+    :param row: its number, from the beginning of the first group.
+    """
+    count = rows = 0
+    while count < len(groups) and rows + groups[count] <= row:
+        count, rows = count + 1, rows + groups[count]
+    return count, rows
 
 
 def file_batches(

@@ -194,7 +194,10 @@ class IcebergScan:
         """How many rows ``read`` yields of each row group, where the footer tells; None where deletes or the filter have a say."""
         if self._filter is not None or file.deletes or file.format != "PARQUET":
             return None
-        return rows_of_groups(self._io(), file)
+        from pyarrow.parquet import ParquetFile
+
+        with self._io().new_input(file.path).open() as opened:
+            return rows_of_groups(ParquetFile(opened).metadata)
 
     def read_addressed(self, file: ScanFile) -> Iterator[tuple[pa.RecordBatch, pa.Int64Array]]:
         """Like ``read``, with the address of each row: how many live rows of the file come before it.

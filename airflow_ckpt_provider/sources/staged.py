@@ -8,7 +8,6 @@ worked on that one.
 from __future__ import annotations
 
 import glob
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
@@ -16,7 +15,7 @@ from airflow_ckpt_provider.checkpoint.documents import READ, Plan
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.layout import author_of, rows_folder
 from airflow_ckpt_provider.checkpoint.readers import begin_reading, described, require_readable
-from airflow_ckpt_provider.checkpoint.reference import pointers, require_whole, resolve
+from airflow_ckpt_provider.checkpoint.reference import given_twice, pointers, require_whole, resolve
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError, StagedFileMissingError
@@ -83,8 +82,7 @@ class Staged:
             )
         if len({reference["checkpoint_conn_id"] for reference in references}) > 1:
             raise InvalidInputError("The stages that are read have different checkpoint connections. Give them one.")
-        read = Counter(reference["idempotence_key"] for reference in references)
-        twice = next((key for key, times in read.items() if times > 1), None)
+        twice = given_twice(references)
         if twice is not None:
             raise InvalidInputError(
                 f"The rows of the key {twice!r} are given twice, and would be read twice. Give each stage once."

@@ -143,6 +143,11 @@ class StageRun:
                 pause = max(REPORT_EVERY_S, (time.monotonic() - looked) / _LOOKING_SHARE)
         report(self.progress())
 
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the job was started and runs no more."""
+        return self._job is not None and not self._job.is_alive()
+
     def progress(self) -> Progress:
         """How far the stage is, from what is in the store."""
         fresh = (self._checkpoint.staged_ids() & self._splits.keys()) - self._seen.keys()

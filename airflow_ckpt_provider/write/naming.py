@@ -24,7 +24,7 @@ _SHOWN = 3
 
 
 @contextlib.contextmanager
-def naming(split_id: str, where: Callable[[], str] = lambda: "") -> Iterator[None]:
+def naming(split_id: str, where: Callable[[], str] | None = None) -> Iterator[None]:
     """Within the block, errors get a note that names the split, unless their class takes none.
 
     :param where: what else to say of it; asked when there is an error, which stays the one that is raised if that fails.
@@ -36,7 +36,7 @@ def naming(split_id: str, where: Callable[[], str] = lambda: "") -> Iterator[Non
     except Exception as error:
         at = ""
         with contextlib.suppress(Exception):
-            at = without_credentials(where())
+            at = "" if where is None else without_credentials(where())
         with contextlib.suppress(Exception):
             error.add_note(f"(in split {split_id}{at})")
         raise

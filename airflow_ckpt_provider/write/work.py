@@ -75,22 +75,17 @@ class SplitWork:
         :returns: True if this call published it, False if it was or became published by another.
         """
         author = f"{self.attempt_id}.{task_attempt}"
-        if not split.is_input:
-            with naming(split.id), panics_as_errors(f"while split {split.id} was staged"):
-                return self._work_on_table(split, author)
-        in_pieces = SplitInPieces(self, split, author)
-        with naming(split.id, in_pieces.where), panics_as_errors(f"while split {split.id} was staged"):
-            return self._run(in_pieces, split, repeated=repeated)
+        in_pieces = SplitInPieces(self, split, author) if split.is_input else None
+        where = None if in_pieces is None else in_pieces.where
+        with naming(split.id, where), panics_as_errors(f"while split {split.id} was staged"):
+            if self.is_staged(split.id):
+                return False
+            if in_pieces is not None:
+                return self._run(in_pieces, repeated=repeated)
+            written = self.writer.work(split, self.paths.file_stem(split.id, author))
+            return self._publish(WholeSplit(written, staged_record(split.id, author, written)))
 
-    def _work_on_table(self, split: Split, author: str) -> bool:
-        if self._is_staged(split.id):
-            return False
-        written = self.writer.work(split, self.paths.file_stem(split.id, author))
-        return self._publish(WholeSplit(written, staged_record(split.id, author, written)))
-
-    def _run(self, in_pieces: SplitInPieces, split: Split, *, repeated: bool) -> bool:
-        if self._is_staged(split.id):
-            return False
+    def _run(self, in_pieces: SplitInPieces, *, repeated: bool) -> bool:
         if repeated:
             in_pieces.follow()
         whole = in_pieces.whole()
@@ -99,7 +94,8 @@ class SplitWork:
         in_pieces.remove()
         return won
 
-    def _is_staged(self, split_id: str) -> bool:
+    def is_staged(self, split_id: str) -> bool:
+        """Whether any task has published the split."""
         return self.store.exists(self.paths.staged(split_id))
 
     def stage(self, split_id: str, batches: Iterable[pa.RecordBatch], task_attempt: str) -> bool:
@@ -291,4 +287,4 @@ class SplitInPieces:
         return written
 
     def _is_staged(self) -> bool:
-        return self._work.store.exists(self._work.paths.staged(self._split.id))
+        return self._work.is_staged(self._split.id)

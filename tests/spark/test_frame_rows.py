@@ -22,7 +22,7 @@ from airflow_ckpt_provider.exceptions import CorruptObjectError, InvalidInputErr
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
 from airflow_ckpt_provider.sources.frame_plans import recovered_splits
 from airflow_ckpt_provider.spark.frame.buckets import canonical
-from airflow_ckpt_provider.spark.frame.ids import staged_names, without_staged
+from airflow_ckpt_provider.spark.frame.ids import StagedIds, staged_ids, without_staged
 from airflow_ckpt_provider.spark.frame.run import FrameRun
 from airflow_ckpt_provider.spark.session import SparkTarget, quiet, spark_session
 
@@ -183,7 +183,7 @@ def test_rows_that_the_transform_drops_or_explodes_count_as_done(spark, tmp_path
     again = switch.seen()
     done = {
         one.as_py()
-        for name in staged_names(checkpoint, [s.id for s in recovered_splits(retry.plan)])
+        for name in staged_ids(checkpoint, [s.id for s in recovered_splits(retry.plan)]).names
         for one in ids_in(world, name)
     }
     assert done
@@ -243,7 +243,7 @@ def test_an_id_with_nulls_is_left_out_like_any_other_and_no_id_is_broadcast(spar
     pq.write_table(table, tmp_path / "store" / names[0])
     frame = spark.createDataFrame([(None, "x"), (1, None), (2, "x"), (None, None), (1, "x"), (2, None)], "id long, line string")
     kinds = canonical(frame.schema, ["id", "line"], "a test")
-    left = without_staged(spark, frame, store, names, ["id", "line"], kinds, staged_rows)
+    left = without_staged(spark, frame, store, StagedIds(names, staged_rows), ["id", "line"], kinds)
     assert {tuple(row) for row in left.collect()} == {(None, None), (1, "x"), (2, None)}
     # A broadcast would carry all ids through the driver, and Spark takes them for few.
     plan = left._jdf.queryExecution().executedPlan().toString()

@@ -12,7 +12,7 @@ from airflow_ckpt_provider.checkpoint.encoding import Document
 
 
 class TableBinding(Part, frozen=True, kw_only=True):
-    """Which table a key is bound to, by identity and not only by name.
+    """The table that a key is bound to, by identity and not only by name.
 
     :param format: ``iceberg`` or ``lance``.
     :param identifier: name in the catalog, or URI.
@@ -37,7 +37,7 @@ class TableBinding(Part, frozen=True, kw_only=True):
 
 
 class Origin(Part, frozen=True, kw_only=True):
-    """Where a write comes from, in the orchestrator's words."""
+    """The task instance that a write comes from, in the orchestrator's words."""
 
     dag_id: str
     task_id: str
@@ -54,7 +54,7 @@ class Connections(Part, frozen=True, kw_only=True):
 
 
 class Header(Document, frozen=True, kw_only=True, tag="header"):
-    """What a generation of a key is bound to (I6).
+    """Everything that a generation of a key is bound to (I6).
 
     :param parameters: what the mode was told, such as the keys of an upsert.
     :param source: what is read, as the user wrote it.
@@ -109,7 +109,7 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
         return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 
     def differences(self, other: Header) -> list[str]:
-        """What binds this header and not ``other``, one readable line each; empty if they agree."""
+        """Differences of ``other`` to what binds this header, one readable line each; empty if they agree."""
         pairs = [
             ("table", self.table.identifier, other.table.identifier),
             ("table format", self.table.format, other.table.format),
@@ -132,7 +132,7 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
         return lines
 
     def differs_in_code_only(self, other: Header) -> bool:
-        """Whether ``other`` has a transform of other code, and all else that binds a write is as it is here."""
+        """True if the transform of ``other`` has other code, and all else that binds a write is as it is here."""
         same_code = msgspec.structs.replace(
             other,
             transform=self.transform,
@@ -143,7 +143,7 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
 
 
 def code_of(fingerprint_of_code: str, version: str | None) -> str:
-    """What stands for the code of a transform: 16 hex digits of its fingerprint, or of what the user says in its place."""
+    """The digest that stands for the code of a transform: 16 hex digits, of its fingerprint or of what the user says instead."""
     return fingerprint([fingerprint_of_code, version])[:16]
 
 

@@ -27,7 +27,7 @@ class Split(Part, frozen=True, kw_only=True):
 
     @property
     def is_input(self) -> bool:
-        """Whether the split reads rows of the input, and is no table split."""
+        """True for a split that reads rows of the input, false for a table split."""
         return self.task in {READ, AGAIN}
 
 

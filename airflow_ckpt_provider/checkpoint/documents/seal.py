@@ -51,7 +51,7 @@ class Seal(Document, frozen=True, kw_only=True, tag="seal"):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no row came in. Rows of an upsert that need not be written did."""
+        """True if no row came in. Rows of an upsert that need not be written did."""
         return not self.rows and not any(self.counts.values())
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any, Protocol
 
+from airflow_ckpt_provider.scan.batches import rows_of_groups
 from airflow_ckpt_provider.scan.objects import RemoteFile
 
 if TYPE_CHECKING:
@@ -108,8 +109,7 @@ class Parquet:
 
     def rows(self, opened: OpenFile) -> list[int]:
         """Rows of each unit of the file."""
-        metadata = self._open(opened).metadata
-        return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        return rows_of_groups(self._open(opened).metadata)
 
     def schema(self, opened: OpenFile) -> pa.Schema:
         return self._open(opened).schema_arrow

@@ -17,6 +17,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Pinned, Plan, Split, part_of
 from airflow_ckpt_provider.checkpoint.location import normal_uri
 from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError
+from airflow_ckpt_provider.scan.batches import groups_behind
 from airflow_ckpt_provider.sources.files.formats import FORMATS, OpenFile, Parquet, unnamed_columns
 from airflow_ckpt_provider.sources.files.listing import InputFiles, PinnedFile  # noqa: TC001 - msgspec reads annotations
 from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack, require_each_once
@@ -233,8 +234,8 @@ class FilesReader:
             with _naming(inputs, first.file, self._format):
                 rows = file_format.rows(OpenFile(objects, first.file))
             units = range(len(rows)) if first.first is None or first.last is None else range(first.first, first.last)
-            while units and begin + rows[units[0]] <= row:
-                begin, units = begin + rows[units[0]], units[1:]
+            done, rows_done = groups_behind(rows[units.start : units.stop], row - begin)
+            begin, units = begin + rows_done, units[done:]
             if units:
                 return begin, self._read([FileSlice(first.file, units.start, units.stop), *slices[1:]], expected)
             slices = slices[1:]

@@ -10,6 +10,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.documents import Part, part_of
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import InputChangedError, escaped
+from airflow_ckpt_provider.scan.batches import groups_behind
 from airflow_ckpt_provider.scan.data_files import ScanFile  # noqa: TC001 - msgspec reads annotations
 from airflow_ckpt_provider.scan.iceberg import IcebergScan
 
@@ -83,9 +84,8 @@ class IcebergReader:
                 groups = scan.rows_of_groups(file)
             if groups is None:
                 return begin, self._read(wanted, wanted.files[number:])
-            first = 0
-            while first < len(groups) and begin + groups[first] <= row:
-                begin, first = begin + groups[first], first + 1
+            first, rows = groups_behind(groups, row - begin)
+            begin += rows
             if first < len(groups):
                 return begin, self._read(wanted, wanted.files[number:], first)
         return begin, iter(())

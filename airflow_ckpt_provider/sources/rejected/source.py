@@ -6,7 +6,6 @@ each with its SHA-256.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,7 +18,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Part, Pinned, Plan, RejectedFile, Split, part_of
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
-from airflow_ckpt_provider.checkpoint.reference import key_of, pointers, require_whole, resolve
+from airflow_ckpt_provider.checkpoint.reference import given_twice, key_of, pointers, require_whole, resolve
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import CheckpointMissingError, InvalidInputError
@@ -97,8 +96,7 @@ class Rejected:
             missing.
         """
         given, _ = pointers(self.checkpoint)
-        times = Counter(map(key_of, given))
-        twice = next((key for key in times if times[key] > 1), None)
+        twice = given_twice(given)
         if twice is not None:
             raise InvalidInputError(f"Rejected: the key {twice!r} is given twice, and its rows would be read twice. Give it once.")
         require_whole(given)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError
@@ -85,23 +85,19 @@ def without_staged(
     spark: SparkSession,
     frame: DataFrame,
     store: CheckpointStore,
-    names: Sequence[str],
+    staged: StagedIds,
     id_columns: Sequence[str],
     kinds: Sequence[DataType],
-    staged_rows: int = 0,
 ) -> DataFrame:
-    """The rows of ``frame`` whose ids are in none of the files ``names``; null is equal to null.
-
-    :param staged_rows: how many ids the files have.
-    """
+    """The rows of ``frame`` whose ids are not staged; null is equal to null."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructField, StructType
 
-    if not names:
+    if not staged.names:
         return frame
     aliases = [f"__ckpt_id_{number}" for number in range(len(id_columns))]
     schema = StructType([StructField(name, kind) for name, kind in zip(aliases, kinds, strict=True)])
-    payload = dumps(IdFiles(store, tuple(names)))
+    payload = dumps(IdFiles(store, tuple(staged.names)))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pickle
@@ -110,29 +106,38 @@ def without_staged(
         for batch in batches:
             yield from files.read(batch.column(0).to_pylist(), schema)
 
-    readers = min(len(names), _READERS, 1 + staged_rows // _IDS_OF_A_TASK)
-    staged = spark.range(0, len(names), 1, readers).mapInArrow(read, schema)
+    readers = min(len(staged.names), _READERS, 1 + staged.rows // _IDS_OF_A_TASK)
+    ids = spark.range(0, len(staged.names), 1, readers).mapInArrow(read, schema)
     same = " AND ".join(
         f"{canonical_sql(column, kind)} <=> {name}" for column, kind, name in zip(id_columns, kinds, aliases, strict=True)
     )
     # Spark takes the ids for as few as the files, and would send all of them through the driver as a broadcast. A table of the ids
     # of each partition saves it to sort all rows; where that would be large, rows are sorted, which needs no memory.
-    how = "shuffle_hash" if staged_rows <= _HASHED * int(spark.conf.get(_PARTITIONS) or 1) else "merge"
-    return frame.join(staged.hint(how), f.expr(same), "left_anti")
+    how = "shuffle_hash" if staged.rows <= _HASHED * int(spark.conf.get(_PARTITIONS) or 1) else "merge"
+    return frame.join(ids.hint(how), f.expr(same), "left_anti")
 
 
-def staged_names(checkpoint: Checkpoint, split_ids: Sequence[str]) -> list[str]:
-    """Names of the id files of these staged splits.
+class StagedIds(NamedTuple):
+    """Ids that are staged.
 
-    :raises CorruptObjectError: if one is gone: its rows would be written a second time.
+    :param names: of the files that hold them.
+    :param rows: how many there are: one for each row of the input, whatever a transform has made of it.
     """
-    names = [
-        checkpoint.paths.ids(record.split, record.writer)
-        for record in checkpoint.staged(split_ids)
-        if not record.writer.endswith(f".{EMPTY_WRITER}")
-    ]
+
+    names: Sequence[str]
+    rows: int
+
+
+def staged_ids(checkpoint: Checkpoint, split_ids: Sequence[str]) -> StagedIds:
+    """The ids of the rows of these staged splits.
+
+    :raises CorruptObjectError: if a file of them is gone: its rows would be written a second time.
+    """
+    records = [record for record in checkpoint.staged(split_ids) if not record.writer.endswith(f".{EMPTY_WRITER}")]
+    names = [checkpoint.paths.ids(record.split, record.writer) for record in records]
+    rows = sum(record.rows if record.input_rows is None else record.input_rows for record in records)
     if not names:
-        return []
+        return StagedIds(names, rows)
     gone = sorted(set(names) - set(checkpoint.store.names(checkpoint.paths.ids_folder)))
     if gone:
         raise CorruptObjectError(
@@ -140,7 +145,7 @@ def staged_names(checkpoint: Checkpoint, split_ids: Sequence[str]) -> list[str]:
             "ids of rows that are staged, which would be written twice without it. Restore it, or redo the write: "
             f"{how_to_restart(checkpoint.header)}."
         )
-    return names
+    return StagedIds(names, rows)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What several files need of a session's DataFrames: their columns as Arrow has them, and their plans as a whole."""
+"""A DataFrame of a session as Python sees it: its columns in Arrow, and its plan as text and as objects of the JVM."""
 
 from __future__ import annotations
 

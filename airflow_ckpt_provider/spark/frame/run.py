@@ -17,7 +17,7 @@ from airflow_ckpt_provider.sources.grouped import GroupedRows
 from airflow_ckpt_provider.spark.error_summary import error_summary
 from airflow_ckpt_provider.spark.frame.buckets import canonical, placed, sorted_by
 from airflow_ckpt_provider.spark.frame.grouped import grouped_frame, needed_columns
-from airflow_ckpt_provider.spark.frame.ids import EMPTY_WRITER, staged_names, without_staged
+from airflow_ckpt_provider.spark.frame.ids import EMPTY_WRITER, staged_ids, without_staged
 from airflow_ckpt_provider.spark.frame.plans import arrow_schema
 from airflow_ckpt_provider.spark.frame.reproducible import require_reproducible
 from airflow_ckpt_provider.spark.frame.skew import skew_of
@@ -94,7 +94,7 @@ class FrameRun(StageRun):
         """How far the stage is, from what is in the store."""
         of_job = super().progress()
         facts = {field.name: getattr(of_job, field.name) for field in dataclasses.fields(of_job)}
-        if of_job.done == of_job.total:
+        if of_job.done == of_job.total and self._has_ended:
             facts["skew"] = skew_of(self._seen, self._unit)
         return FrameProgress(**facts, unit=self._unit)
 
@@ -130,10 +130,9 @@ class FrameRun(StageRun):
         if not source.reproducible:
             require_reproducible(self._spark, frame, source.id_column, source.name)
         recovered = [split.id for split in recovered_splits(self._plan)]
-        names = staged_names(self._checkpoint, recovered)
-        staged_rows = sum(record.rows for record in self._checkpoint.staged(recovered))
+        staged = staged_ids(self._checkpoint, recovered)
         store = self._checkpoint.store.of_generation(self._checkpoint.paths)
-        rows = without_staged(self._spark, frame, store, names, source.id_column, kinds, staged_rows)
+        rows = without_staged(self._spark, frame, store, staged, source.id_column, kinds)
         wanted = [int(str(split.read["bucket"])) for split in self._splits.values()]
         buckets = placed(rows, source.id_column, kinds, source.buckets, wanted)
         if isinstance(source, GroupedRows):

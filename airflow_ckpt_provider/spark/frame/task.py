@@ -57,7 +57,7 @@ class FrameTask:
         if first is None:
             return None
         split_id, work = self.splits[partition], self.work
-        if work.store.exists(work.paths.staged(split_id)):
+        if work.is_staged(split_id):
             return split_id
         author = f"{work.attempt_id}.{task_attempt}"
         if not self.keep_ids:

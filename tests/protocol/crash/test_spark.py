@@ -148,10 +148,7 @@ def retry_and_check(world, landed):
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("fatal", EVERYTHING)
 def test_a_write_whose_processes_are_all_killed_is_completed_by_a_retry(world, tmp_path, fatal):
-    ledger = tmp_path / "ledger"
-    done = run_driver(world, ledger, fatal, "driver too")
-    assert done.returncode == -signal.SIGKILL, (tmp_path / "stderr").read_text()[-2000:]
-    assert_died_at(ledger, fatal)
+    kill(world, tmp_path / "ledger", fatal)
     retry_and_check(world, landed=bool(own_snapshots(world)))
 
 
@@ -187,9 +184,7 @@ def test_rows_of_a_dataframe_whose_processes_are_all_killed_are_completed_by_a_r
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("fatal", PROGRAM)
 def test_a_program_that_is_killed_with_all_that_it_started_goes_on_where_it_was_when_it_is_run_again(world, tmp_path, fatal):
-    done = run_driver(world, tmp_path / "ledger", fatal, "driver too", "program")
-    assert done.returncode == -signal.SIGKILL, (tmp_path / "stderr").read_text()[-2000:]
-    assert_died_at(tmp_path / "ledger", fatal)
+    kill(world, tmp_path / "ledger", fatal, "program")
     before, landed = Midway.of(world), bool(own_snapshots(world))
     reference = program(world)
     assert reference["commit"]["landed_now"] is not landed
@@ -204,9 +199,7 @@ def test_a_program_that_is_killed_with_all_that_it_started_goes_on_where_it_was_
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 @pytest.mark.parametrize("fatal", FORMAT)
 def test_a_save_that_is_killed_with_all_that_it_started_lands_its_rows_once_when_it_is_run_again(world, tmp_path, fatal):
-    done = run_driver(world, tmp_path / "ledger", fatal, "driver too", "format")
-    assert done.returncode == -signal.SIGKILL, (tmp_path / "stderr").read_text()[-2000:]
-    assert_died_at(tmp_path / "ledger", fatal)
+    kill(world, tmp_path / "ledger", fatal, "format")
     before = Midway.of(world)
     for _ in range(2):
         saved(world)
@@ -214,11 +207,16 @@ def test_a_save_that_is_killed_with_all_that_it_started_lands_its_rows_once_when
     assert before.published.items() <= Midway.of(world).published.items()
 
 
-def killed_frame(world, ledger, fatal, recover):
-    """What there is after a stage of a DataFrame was killed, with all that it started."""
-    done = run_driver(world, ledger, fatal, "driver too", recover)
+def kill(world, ledger, fatal, *how):
+    """Run a driver that is killed at an effect, with all that it started."""
+    done = run_driver(world, ledger, fatal, "driver too", *how)
     assert done.returncode == -signal.SIGKILL, (ledger.parent / "stderr").read_text()[-2000:]
     assert_died_at(ledger, fatal)
+
+
+def killed_frame(world, ledger, fatal, recover):
+    """What there is after a stage of a DataFrame was killed, with all that it started."""
+    kill(world, ledger, fatal, recover)
     assert own_snapshots(world) == []
     return Midway.of(world)
 
