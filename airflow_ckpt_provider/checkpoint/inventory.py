@@ -5,6 +5,7 @@ Times are those of the store's clock (I13). How much is kept in memory grows wit
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ class GenerationObjects:
 
     :param records: those that a clean-up removes once the generation is done, and their bytes.
     :param stays: the others, by their names below the generation's folder.
+    :param kinds: how many there are of each kind: by their folder, such as ``staged``, or their own name, such as ``seal.json``.
     :param modified: when the newest of all was put; None if there is none but the compact record, which a clean-up puts.
     """
 
@@ -29,6 +31,7 @@ class GenerationObjects:
     records: int = 0
     bytes: int = 0
     stays: set[str] = field(default_factory=set)
+    kinds: Counter[str] = field(default_factory=Counter)
     modified: datetime | None = None
 
     def is_older_than(self, moment: datetime) -> bool:
@@ -84,6 +87,7 @@ class Inventory:
             if generation is None:
                 paths = CheckpointPaths(place.key_hash, place.generation)
                 generation = of_key[place.generation] = GenerationObjects(paths)
+            generation.kinds[place.rest.partition("/")[0]] += 1
             if place.stays:
                 generation.stays.add(place.rest)
             else:

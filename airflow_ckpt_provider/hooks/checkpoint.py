@@ -13,6 +13,7 @@ from airflow_ckpt_provider.checkpoint.location import StorageLocation
 from airflow_ckpt_provider.checkpoint.secrets import secrets_in
 from airflow_ckpt_provider.checkpoint.signing import ConnectionKeys
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+from airflow_ckpt_provider.checkpoint.trying_out import try_out
 from airflow_ckpt_provider.exceptions import CheckpointError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -99,13 +100,13 @@ class CheckpointHook(BaseHook):
             ) from None
 
     def test_connection(self) -> tuple[bool, str]:
-        """List the store's root."""
+        """List, put, race, read and remove; see ``checkpoint.trying_out``."""
         try:
             store = self.get_conn()
-            store.check()
+            try_out(store)
         except CheckpointError as error:
             return False, str(error)
-        return True, f"The checkpoint store {store.uri} can be listed."
+        return True, f"The checkpoint store {store.uri} lists, reads, writes each object once, and removes."
 
 
 def options_of(connection: Connection) -> dict[str, str]:

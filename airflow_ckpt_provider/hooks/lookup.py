@@ -169,6 +169,7 @@ def reached(pointer: str | Reference, until: State, connections: OwnConnections)
 
     :param connections: what the DAG says.
     :raises DiscardedError: if it was discarded, so that it never will be.
+    :raises UndoneError: if its commit was undone. A bare key waits for the next one.
     :raises CorruptObjectError: if the store says that it is committed, and that was no commit of what is staged.
     :raises RolledBackError: if the table does not show its commit; see ``commits.verify``.
     """
@@ -180,16 +181,24 @@ def reached(pointer: str | Reference, until: State, connections: OwnConnections)
             f"The rows of the key {checkpoint.key.value!r} are staged for the next task to read, and no commit lands them: this "
             "task would wait in vain. Wait with until='sealed'."
         )
+    if checkpoint.header.undoes is not None:
+        # What the key had committed is taken out again, or about to be.
+        return False
     recorded = checkpoint.committed()
     if recorded is not None:
         # Only once, before whatever waits goes on: the record alone proves nothing (I15).
-        commits.verify(checkpoint, recorded, table_of(checkpoint, pointer, connections))
+        table = table_of(checkpoint, pointer, connections)
+        commits.require_not_undone(checkpoint, table)
+        commits.verify(checkpoint, recorded, table)
         return True
     state = state_of(checkpoint)
     if state is until:
         return True
-    if bound_group(checkpoint) is not None and commits.landed(checkpoint, table_of(checkpoint, pointer, connections)) is not None:
-        return True
+    if bound_group(checkpoint) is not None:
+        table = table_of(checkpoint, pointer, connections)
+        if commits.landed(checkpoint, table) is not None:
+            commits.require_not_undone(checkpoint, table)
+            return True
     if state is State.DISCARDED and not isinstance(pointer, str):
         checkpoint.require_live()
     return False

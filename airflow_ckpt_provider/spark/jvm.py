@@ -19,6 +19,7 @@ import psutil
 
 from airflow_ckpt_provider.checkpoint.secrets import is_secret, without_credentials
 from airflow_ckpt_provider.exceptions import StageFailedError
+from airflow_ckpt_provider.spark.java import require_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -98,12 +99,14 @@ def start_jvm(master: str, name: str, settings: Mapping[str, str], stopping: thr
     :param name: application name.
     :param settings: all settings of the session; the secret ones are set on its context later.
     :param stopping: set when it is not to be started any more.
+    :raises InvalidInputError: if there is no Java that Spark can run on.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is not None:  # noqa: SLF001
         return
+    require_java()
     shown = SparkConf(loadDefaults=False).setMaster(without_credentials(master)).setAppName(name)
     early = {}
     for key, value in settings.items():

@@ -1,11 +1,10 @@
-"""A clean-up of a whole store as an engineer runs it: by the operator, and from the command line."""
+"""A clean-up of a whole store as an engineer runs it, by the operator. From the command line: ``test_commands``."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from argparse import Namespace
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -19,8 +18,6 @@ from airflow_ckpt_provider.checkpoint.documents import Connections
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.checkpoint.reference import reference
 from airflow_ckpt_provider.checkpoint.state import State
-from airflow_ckpt_provider.cli.commands import clean_up
-from airflow_ckpt_provider.cli.definition import checkpoints_commands
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.operators.cleanup import CheckpointCleanupOperator
 from airflow_ckpt_provider.operators.commit import CheckpointCommitOperator
@@ -170,48 +167,3 @@ def test_what_does_not_fit_is_refused_when_the_dag_is_parsed():
             CheckpointCleanupOperator(task_id="sweep", **wrong)
     for age, hours in (("1h", 1), ("14d", 336), ("2w", 336), (timedelta(hours=5), 5)):
         assert CheckpointCleanupOperator(task_id="sweep", older_than=age).older_than == timedelta(hours=hours)
-
-
-# -- from the command line -----------------------------------------------------------------------------------------------------
-
-
-def arguments(**more):
-    """What Airflow makes of a command line with these options."""
-    (group,) = checkpoints_commands()
-    (command,) = [command for command in group.subcommands if command.name == "cleanup"]
-    names = {argument.flags[0].lstrip("-").replace("-", "_"): argument.kwargs.get("default") for argument in command.args}
-    assert more.keys() <= names.keys()
-    return Namespace(**names | {"dry_run": False} | more)
-
-
-def test_the_command_prints_what_was_removed(world, capsys):
-    landed(world)
-    world.stage(world.request("orders/2"), splits=1)
-    grow_old(world)
-    clean_up(arguments(older_than="14d", dry_run=True))
-    table = capsys.readouterr().out.splitlines()
-    assert [line.split()[:5] for line in table[:3]] == [
-        ["KEY", "GENERATION", "STATE", "OBJECTS", "FILES"],
-        ["orders/1", "1", "committed", "5", "0"],
-        ["orders/2", "1", "staging", "0", "0"],
-    ]
-    assert table[3].startswith("Would remove 5 objects of 1 generations from file:///")
-    clean_up(arguments(older_than="14d", keys="orders/*", output="json"))
-    result = json.loads(capsys.readouterr().out)
-    assert result["totals"]["objects"] == 5
-    assert not result["dry_run"]
-
-
-def test_the_command_ends_with_1_if_something_is_wrong(world, capsys):
-    damaged = landed(world)
-    (world.root / "store" / damaged.paths.header).unlink()
-    grow_old(world)
-    with pytest.raises(SystemExit, match="1"):
-        clean_up(arguments(older_than="14d"))
-    said = capsys.readouterr()
-    assert f"{damaged.paths.key_hash}/g1" in said.out
-    assert "has done all but 1 of its generations" in said.err
-    assert "header.json" in said.err
-    with pytest.raises(SystemExit, match="1"):
-        clean_up(arguments(older_than="soon"))
-    assert "older_than='soon'" in capsys.readouterr().err
