@@ -1,0 +1,145 @@
+"""Which asset events a commit emits: one for each outlet when something lands, and none when nothing does.
+
+Airflow itself records an event for each asset of a task's ``outlets`` whenever the task succeeds, so that a cleared commit, which
+finds its snapshot in the table, would start all DAGs that are scheduled on the asset once more.
+
+Decision: a task may be killed between the commit and Airflow's note of its success, which is when events are recorded. So a task
+notes in its state store that it is about to commit, and a later try that finds the commit landed before looks whether the asset
+has an event of it, and emits the event if not. Airflow keeps that note for some weeks, and is asked for the newest events only: no
+clocks are compared.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset, AssetAlias
+from airflow.sdk.definitions.asset import AssetRef
+
+from airflow_ckpt_provider.hooks.asset_uris import asset_uri
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import BaseOperator, Context
+    from pydantic import JsonValue
+
+    from airflow_ckpt_provider.checkpoint.reference import Reference
+
+#: Key of the note in the state store of a task instance.
+_NOTE = "asset_events_due"
+
+#: Events of an asset among which that of a commit is looked for.
+_NEWEST = 1000
+
+#: Keys of a commit that an event names.
+_KEYS = 20
+
+#: Names of a commit in references and in what an event says.
+_COMMIT_IDS = ("snapshot_id", "version")
+
+
+class AssetEvents:
+    """The asset events of one try of a commit, which begins with this.
+
+    :param task: as it is run.
+    """
+
+    def __init__(self, task: BaseOperator, context: Context) -> None:
+        self._task = task
+        self._context = context
+        self._is_asked = any(isinstance(outlet, Asset | AssetRef | AssetAlias) for outlet in task.outlets)
+        #: Whether an earlier try may have landed what this one finds, and Airflow was not told.
+        self._was_begun = self._is_asked and bool(context["task_state_store"].get(_NOTE))
+        if self._is_asked and not self._was_begun:
+            context["task_state_store"].set(_NOTE, value=True)
+
+    def emit(self, references: Sequence[Reference]) -> list[str]:
+        """Say with each outlet what has landed; take those outlets away of which nothing is to be told.
+
+        An asset gets one event of all that has landed, an alias one for each commit, of the table's own asset.
+
+        :param references: of what was committed, as the task returns them.
+        :returns: names of the assets that get an event.
+        """
+        if not self._is_asked:
+            return []
+        kept, told = [], []
+        for outlet in self._task.outlets:
+            if not isinstance(outlet, Asset | AssetRef | AssetAlias):
+                kept.append(outlet)
+                continue
+            event = self._context["outlet_events"][outlet]
+            if isinstance(outlet, AssetAlias):
+                kept.append(outlet)
+                asset = Asset(asset_uri(references[0]))
+                news = self._news(asset, references)
+                for commit in news:
+                    event.add(asset, extra=_extra(commit))
+                told += [asset.name] if news else []
+            elif news := self._news(outlet, references):
+                kept.append(outlet)
+                event.extra = _extra([reference for commit in news for reference in commit])
+                told.append(_name(outlet))
+        # On success, Airflow takes the outlets of the task that was run.
+        self._task.outlets = kept
+        if not (self._was_begun or told):
+            # Another task has landed it, and tells of it.
+            self._context["task_state_store"].delete(_NOTE)
+        return told
+
+    def _news(self, asset: Asset | AssetRef, references: Sequence[Reference]) -> list[list[Reference]]:
+        """References by their commits, of which an asset is to be told."""
+        commits = _commits(references)
+        untold = self._was_begun and not all(commit[0]["commit"]["landed_now"] for commit in commits)
+        known = _told(asset) if untold else set()
+        return [
+            commit
+            for commit in commits
+            if commit[0]["commit"]["landed_now"] or (self._was_begun and _commit_id(commit[0]) not in known)
+        ]
+
+
+def _name(asset: Asset | AssetRef) -> str:
+    return str(getattr(asset, "name", None) or getattr(asset, "uri", ""))
+
+
+def _commits(references: Sequence[Reference]) -> list[list[Reference]]:
+    """References by their commits; those that had nothing to write are left out."""
+    commits: dict[int, list[Reference]] = {}
+    for reference in references:
+        commit_id = _commit_id(reference)
+        if commit_id is not None:
+            commits.setdefault(commit_id, []).append(reference)
+    return list(commits.values())
+
+
+def _commit_id(reference: Reference) -> int | None:
+    facts: Any = reference["commit"]
+    return next((facts[name] for name in _COMMIT_IDS if name in facts), None)
+
+
+def _extra(references: Sequence[Reference]) -> dict[str, JsonValue]:
+    """What an event says: sums of all references, and the newest of their commits."""
+    newest = max(references, key=lambda reference: reference["commit"]["committed_at"])
+    commit: Any = newest["commit"]
+    keys: list[Any] = [reference["idempotence_key"] for reference in references[:_KEYS]]
+    return {
+        **{name: commit[name] for name in _COMMIT_IDS if name in commit},
+        "committed_at": commit["committed_at"],
+        "table": newest["table"],
+        "branch": newest["branch"],
+        "mode": newest["mode"],
+        "rows": sum(reference["rows"] for reference in references),
+        "files": sum(reference["files"] for reference in references),
+        "idempotence_key": keys[0],
+        **({"idempotence_keys": keys} if len(references) > 1 else {}),
+    }
+
+
+def _told(asset: Asset | AssetRef) -> set[object]:
+    """Ids of the commits that the newest events of an asset name."""
+    from airflow.sdk.execution_time.context import InletEventsAccessors
+
+    events = InletEventsAccessors([asset])[asset].ascending(ascending=False).limit(_NEWEST)
+    return {(event.extra or {}).get(name) for event in events for name in _COMMIT_IDS}
