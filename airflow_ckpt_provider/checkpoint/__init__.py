@@ -33,9 +33,11 @@ table and only saves a look at it: the table's own history is the authority.
 
 **Pieces.** A split that takes long is not all or nothing. From time to time the task closes the files that it is writing and
 publishes them as a piece, by put-if-absent, with the row of the input up to which they go; the next attempt reads on from there.
-Two tasks on one split go on from whichever piece of a number was first. Once the input has ended, the task that publishes the
-split writes the rows of all pieces into files of their usual size, without running the transform again, and removes the pieces'
-files. So what is sealed and committed knows of no pieces, and a kill in between leaves them as they are.
+Two tasks on one split go on from whichever piece of a number was first. Where rows have no numbers that last, as in a bucket of a
+DataFrame, a piece says which ids are done, and does not count for an attempt that has others: that one publishes no pieces. Once
+the input has ended, the task that publishes the split writes the rows of all pieces into files of their usual size, without
+running the transform again, and removes the pieces' files. So what is sealed and committed knows of no pieces, and a kill in
+between leaves them as they are.
 
 **Other code.** The header binds a key to code. A write whose input, kind of transform and output stay may be gone on with under
 other code, where its stage says so or a request lies in the store: the attempt puts ``codes/<code>.json`` and keeps all that is
@@ -60,6 +62,10 @@ way. Each is complete by itself, and both are one generation, whose group lands 
 **Rows for the next task.** A stage without a table stages rows that no commit lands: its seal is all that there is. Who reads them
 says so in their generation's folder, and once all readers are done the rows may be freed, by a tombstone of its own kind: the stage
 stays done with, and its rows are not computed again unless somebody asks for that. See ``readers``.
+
+**An undo.** A generation of the mode ``undo`` names the committed one that it takes out of the table again, with an empty plan and
+an empty seal. It lands as any other does, once. Whoever asks for the generation that it names then, is told that it was undone: by
+the table's history, not by the store. An undo that was given up counts as if it had never been.
 
 **Compact records.** Nothing that was put is changed, and only a sweep deletes, long after the last put of a generation. A
 discarded generation keeps its header, its group and its tombstone. A committed one keeps header, group and commit, and gets

@@ -72,16 +72,41 @@ class Checkpoint:
     def latest(cls, store: CheckpointStore, key: IdempotenceKey) -> Checkpoint | None:
         """The newest generation of ``key``, or None if the key was never used here.
 
+        An undo that was given up is passed over, unless its commit was under way then and has landed.
+
         :raises CorruptObjectError: if there is a newest generation without a readable header.
         """
-        generations = cls.generations(store, key)
-        return cls.at(store, key, generations[-1]) if generations else None
+        for number in reversed(cls.generations(store, key)):
+            checkpoint = cls.at(store, key, number)
+            if not checkpoint.is_passed_over:
+                return checkpoint
+        return None
+
+    @property
+    def is_passed_over(self) -> bool:
+        """Whether it is an undo that was given up, which leaves the generation before it the newest."""
+        return self.header.undoes is not None and self.discarded() is not None and self.committed() is None
 
     @classmethod
     def generations(cls, store: CheckpointStore, key: IdempotenceKey) -> list[int]:
         """The generations of ``key`` that have any object, in their order."""
         numbers = {generation_of(folder) for folder in store.folders(f"{key.hash}/")}
         return sorted(generation for generation in numbers if generation is not None)
+
+    @property
+    def next_generation(self) -> int:
+        """Number of the generation that takes the place of this one as the newest, whoever opens it first."""
+        number = self.header.generation + 1
+        while (header := self.store.read(CheckpointPaths(self.key.hash, number).header, Header)) is not None:
+            if not Checkpoint(self.store, header).is_passed_over:
+                break
+            number += 1
+        return number
+
+    def later_generations(self) -> list[Checkpoint]:
+        """All later generations of the key, in their order."""
+        numbers = [number for number in self.generations(self.store, self.key) if number > self.header.generation]
+        return [Checkpoint.at(self.store, self.key, number) for number in numbers]
 
     def earlier_generations(self) -> list[Checkpoint]:
         """All earlier generations of the key, in their order.

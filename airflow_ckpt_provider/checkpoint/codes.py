@@ -70,17 +70,26 @@ def accept(checkpoint: Checkpoint, wanted: Header, *, told: bool) -> bool:
     return True
 
 
-def request_continuation(checkpoint: Checkpoint, requested_by: str) -> int:
-    """Ask that the next attempt goes on with whatever code it has. Asking twice before that is asking once.
+def require_continuable(checkpoint: Checkpoint) -> None:
+    """Refuse to go on with other code where no attempt could.
 
-    :returns: number of the request.
-    :raises InvalidInputError: if the generation has no transform, or nothing is left to go on with.
+    :raises DiscardedError: if the generation was given up.
+    :raises InvalidInputError: if it has no transform, or nothing is left to go on with.
     """
     checkpoint.require_live()
     if not checkpoint.header.transform:
         raise InvalidInputError(f"The write of the key {checkpoint.key.value!r} has no transform, whose code could have changed.")
     if checkpoint.committed() is not None or bound_group(checkpoint) is not None:
         raise InvalidInputError(f"A commit of the key {checkpoint.key.value!r} was begun: there is nothing left to go on with.")
+
+
+def request_continuation(checkpoint: Checkpoint, requested_by: str) -> int:
+    """Ask that the next attempt goes on with whatever code it has. Asking twice before that is asking once.
+
+    :returns: number of the request.
+    :raises InvalidInputError: as ``require_continuable``.
+    """
+    require_continuable(checkpoint)
     asked = _open_request(checkpoint)
     if asked is not None:
         return asked

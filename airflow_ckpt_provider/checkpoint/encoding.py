@@ -14,6 +14,7 @@ import msgspec.inspect
 import zstandard
 
 from airflow_ckpt_provider.checkpoint.bounds import BoundsError, inflate, largest, require_few_values, require_plain, require_size
+from airflow_ckpt_provider.checkpoint.known_types import known
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.checkpoint.signing import is_signed, signature
 from airflow_ckpt_provider.exceptions import CorruptObjectError, InvalidInputError, NewerFormatError, SignatureError
@@ -158,14 +159,14 @@ def _beginning(kind: type[Document]) -> bytes:
 
 def _version(text: bytes) -> int:
     require_few_values(text)
-    return msgspec.json.decode(text, type=_Kind).format_version
+    return msgspec.json.decode(text, type=known(_Kind)).format_version
 
 
 def _decode(name: str, text: bytes, kind: type[AnyDocument]) -> AnyDocument:
     """The document, if it is within all bounds."""
     require_size(name, len(text))
     require_few_values(text)
-    document = msgspec.json.decode(text, type=kind)
+    document = msgspec.json.decode(text, type=known(kind))
     require_plain(document)
     return document
 

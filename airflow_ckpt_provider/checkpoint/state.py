@@ -19,6 +19,7 @@ class State(StrEnum):
     STAGING = "staging"
     SEALED = "sealed"
     COMMITTED = "committed"
+    UNDONE = "undone"
     DISCARDED = "discarded"
     FREED = "freed"
 
@@ -34,6 +35,8 @@ def state_of(checkpoint: Checkpoint) -> State:
         (checkpoint.paths.seal(), Seal, State.SEALED),
     ):
         if _is_proved(checkpoint, name, kind):
+            if state is State.COMMITTED and checkpoint.header.undoes is not None:
+                return State.UNDONE
             discarded = checkpoint.discarded() if state is State.DISCARDED else None
             return State.FREED if discarded is not None and discarded.freed else state
     return State.STAGING if checkpoint.store.exists(checkpoint.paths.plan()) and checkpoint.staged_ids() else State.PLANNED

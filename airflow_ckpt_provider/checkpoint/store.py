@@ -88,20 +88,23 @@ class CheckpointStore:
         :returns: True if this very document is now stored there, False if another one was there before.
         :raises StoreError: if the store failed and the object is not there.
         """
+        return self.put_if_absent(name, to_json(name, document, self.signer))
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Put these bytes under ``name`` if nothing is there; see ``create``."""
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
-        data = to_json(name, document, self.signer)
         objects = self._objects()
         try:
             obstore.put(objects, name, data, mode="create")
             self.location.restrict(name)
         except AlreadyExistsError:
             # Not proof that somebody else was first: a client that lost the reply to our put repeats it.
-            return self._bytes(name) == data
+            return self.bytes_of(name) == data
         except Exception as error:
             # obstore maps client errors to many types, and all mean "unknown".
-            stored = self._bytes(name)
+            stored = self.bytes_of(name)
             if stored is None:
                 raise StoreError(
                     f"Could not write {name} to the checkpoint store {self.uri}: {self.location.said(error)}"
@@ -117,7 +120,7 @@ class CheckpointStore:
         :raises NewerFormatError: if a newer provider wrote it.
         :raises StoreError: if the store failed.
         """
-        data = self._bytes(name)
+        data = self.bytes_of(name)
         return None if data is None else from_json(name, data, kind, self.signer)
 
     def vanished(self, name: str) -> CheckpointMissingError:
@@ -256,7 +259,12 @@ class CheckpointStore:
         except Exception as error:
             raise StoreError(f"Could not list the checkpoint store {self.uri}: {self.location.said(error)}") from error
 
-    def _bytes(self, name: str) -> bytes | None:
+    def bytes_of(self, name: str) -> bytes | None:
+        """What is under ``name``, whatever it is; None if there is nothing.
+
+        :raises CorruptObjectError: if it is larger than any document.
+        :raises StoreError: if the store failed.
+        """
         import obstore
 
         objects = self._objects()

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider.checkpoint.reference import pointers, require_whole
-from airflow_ckpt_provider.exceptions import BindingMismatchError, CheckpointMissingError
+from airflow_ckpt_provider.exceptions import BindingMismatchError, CheckpointMissingError, UndoneError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.lookup import OwnConnections, find_checkpoint, table_of
 from airflow_ckpt_provider.hooks.spark import spark_target
+from airflow_ckpt_provider.operators.assets import AssetEvents
 from airflow_ckpt_provider.operators.identity import origin_of
 from airflow_ckpt_provider.spark.checks.check import parse_checks
 from airflow_ckpt_provider.spark.checks.run import CheckRun
@@ -54,6 +55,11 @@ class CheckpointCommitOperator(BaseOperator):
       (``staged.dataframe``), as Arrow (``staged.batches(columns=None)``, ``staged.schema``), and counted (``staged.rows``), with
       ``staged.table`` and ``staged.keys``. None or True passes; False, a text that says why, or a failed ``assert`` does not.
     - ``{"no negative amounts": check}``, which gives one of those a name for messages.
+
+    An ``Asset`` among the ``outlets`` gets an event when something has landed, and none when nothing has: a commit that is cleared
+    finds its snapshot, and starts no DAG that is scheduled on the asset. For an ``AssetAlias``, that is an event of the table's own
+    asset, ``iceberg://<connection id>/<namespace>.<table>`` or ``lance://<scheme>/<path>``. The event has the snapshot id or
+    version, rows, files, branch and key as its extra.
 
     :param checkpoint: a checkpoint reference, such as ``stage.output``; a list of them, such as the output of a mapped stage,
         for one snapshot of all; or an idempotence key (templated)
@@ -138,6 +144,12 @@ class CheckpointCommitOperator(BaseOperator):
                     f"{self._own.store_of(pointer)!r}. Run its stage first, or correct the key."
                 )
             checkpoints.append(checkpoint)
+            if checkpoint.header.undoes is not None:
+                raise UndoneError(
+                    f"What generation {checkpoint.header.undoes} of the key {checkpoint.key.value!r} has committed to "
+                    f"{checkpoint.header.table.identifier} was undone, or is about to be, and nothing was staged under the key "
+                    f"since. To write it anew: clear the task {checkpoint.header.origin.task_id!r}, then this one."
+                )
         header = checkpoints[0].header
         table = table_of(checkpoints[0], given[0], self._own)
         for pointer, checkpoint in zip(given, checkpoints, strict=True):
@@ -147,12 +159,16 @@ class CheckpointCommitOperator(BaseOperator):
         spark_conn_id = self.spark_conn_id or connections[0].spark
         checks = parse_checks(self.checks)
         self.log.info("Committing %d checkpoint(s) to %s, key %s.", len(checkpoints), header.table.identifier, header.key)
+        events = AssetEvents(self, context)
         audit = (lambda writes: self._check(checks, writes, table, spark_conn_id)) if checks else None
         settled = groups.commit(checkpoints, table, audit, self._log_check)
         for commit_id in dict.fromkeys(member.commit.commit_id for member in settled):
             members = [member for member in settled if member.commit.commit_id == commit_id]
             self._log_outcome(commit_id, members)
         references = [settled_reference(*facts) for facts in zip(settled, given, connections, strict=True)]
+        told = events.emit(references)
+        if told:
+            self.log.info("Told Airflow that something has landed in the assets %s.", ", ".join(told))
         return references if is_list else references[0]
 
     def _require_told(self, checkpoint: Checkpoint) -> None:

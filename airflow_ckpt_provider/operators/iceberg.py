@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_ckpt_provider.hooks.tables import open_table
 from airflow_ckpt_provider.operators.stage import CheckpointedWriteOperator
 from airflow_ckpt_provider.tables.iceberg.format import FORMAT
-from airflow_ckpt_provider.write.arguments import SAVE_EVERY, parameters_in, parameters_of
+from airflow_ckpt_provider.write.arguments import parameters_in, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,10 +45,14 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
     :param upsert_keys: with ``upsert``: the columns that identify a row; null equals null (templated)
     :param when_matched: with ``upsert``: ``"update"`` (default) or ``"ignore"``
     :param when_not_matched: with ``upsert``: ``"insert"`` (default) or ``"ignore"``
-    :param partition_by: with ``create``: terms such as ``"day(ts)"``, ``"bucket(16, id)"``, ``"region"`` (templated)
-    :param sort_by: with ``create``: the sort order to record, such as ``"id"`` or ``"ts desc nulls last"`` (templated)
-    :param table_properties: with ``create``: properties of the table (templated)
-    :param location: with ``create``: where the table's files go; the catalog decides if None (templated)
+    :param partition_by: with ``create`` and ``create_if_missing``: terms such as ``"day(ts)"``, ``"bucket(16, id)"``, ``"region"``
+        (templated)
+    :param sort_by: with ``create`` and ``create_if_missing``: the sort order to record, such as ``"id"`` or
+        ``"ts desc nulls last"`` (templated)
+    :param table_properties: with ``create`` and ``create_if_missing``: properties of the table (templated)
+    :param location: with ``create`` and ``create_if_missing``: where the table's files go; the catalog decides if None (templated)
+    :param create_if_missing: with ``append``, ``overwrite``, ``overwrite_partitions`` and ``upsert``: whether a table that does not
+        exist comes into being with the first rows, in their commit, as with ``create`` (templated)
     :param branch: branch of the table to write to; one that does not exist begins where ``main`` is (templated)
     :param evolve_schema: add columns that the table lacks, as optional ones, and promote types that are too narrow, in a commit of
         its own before anything is staged
@@ -67,8 +71,9 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
         any; ``"null"`` makes all null but ``upsert_keys``
     :param save_every: rows of the input, or a ``timedelta``, after which what is done of a split is saved, so that the next attempt
         goes on behind it. A transform gets no more rows than that at a time, or so many that they take it about a second. A
-        split that is done sooner is not affected. Rows of a ``SparkDataFrame`` have no order to go on in: its buckets are staged
-        as a whole
+        split that is done sooner is not affected. None for half a minute, but for a ``SparkDataFrame``: its buckets are saved only
+        if this is set, because their rows are sorted by their ids then. Partitions, ``recover="rows"``, groups, and a
+        ``SparkDataFrame`` without a transform are staged as a whole
     :param on_error: what becomes of rows at which a ``Map`` or ``FlatMap`` fails: ``"fail"`` fails the task at the first of them;
         ``"skip"`` leaves them out of the write and keeps them, with error and traceback, for ``Rejected``; ``"retry"`` stages all
         others and then fails the try, so that the next one runs these again, and only these. As long as the write is not sealed,
@@ -77,16 +82,18 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
     :param max_errors: how many rows may be left out: a number, or a share of the rows of the input such as ``0.01``, of each
         split, once a hundred of its rows are done, and of all. More fail the task, or the try with ``"retry"``. Default: any
         number with ``"skip"``, none with ``"retry"``
-    :param iceberg_conn_id: connection of type ``iceberg``; an embedded catalog if ``iceberg_default`` does not exist
+    :param iceberg_conn_id: connection of type ``iceberg``; an embedded catalog if ``iceberg_default`` does not exist (templated)
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; ``local[*]`` if ``spark_default`` does not exist
+        (templated)
     :param spark_conf: Spark configuration of the session (templated)
     :param checkpoint_conn_id: connection of type ``checkpoint``; a folder below ``AIRFLOW_HOME`` if ``checkpoint_default`` does
-        not exist
+        not exist (templated)
     :returns: the checkpoint reference, see ``airflow_ckpt_provider.checkpoint.reference.Reference``
     """
 
     template_fields: Sequence[str] = (
-        "table", "source", "transform_version", "mode", *parameters_in(FORMAT), "branch", "idempotence_key", "spark_conf",
+        "table", "source", "transform_name", "transform_version", "mode", *parameters_in(FORMAT), "branch", "idempotence_key",
+        "iceberg_conn_id", "spark_conn_id", "spark_conf", "checkpoint_conn_id",
     )  # fmt: skip
     template_fields_renderers = {"spark_conf": "json", "table_properties": "json", "overwrite_parameters": "json"}  # noqa: RUF012 - Airflow's own attribute
 
@@ -107,6 +114,7 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
         sort_by: Sequence[str] | str | None = None,
         table_properties: Mapping[str, str] | None = None,
         location: str | None = None,
+        create_if_missing: bool | None = None,
         branch: str = "main",
         evolve_schema: bool = False,
         idempotence_key: str | None = None,
@@ -114,7 +122,7 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
         on_rerun: Literal["reuse", "replace"] = "reuse",
         if_empty: Literal["succeed", "skip", "fail"] = "succeed",
         missing_columns: Literal["null", "fail"] | None = None,
-        save_every: int | timedelta = SAVE_EVERY,
+        save_every: int | timedelta | None = None,
         on_error: Literal["fail", "skip", "retry"] = "fail",
         max_errors: float | None = None,
         iceberg_conn_id: str = "iceberg_default",
@@ -152,6 +160,7 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
         self.sort_by = sort_by
         self.table_properties = table_properties
         self.location = location
+        self.create_if_missing = create_if_missing or None
         self.branch = branch
         self.iceberg_conn_id = iceberg_conn_id
         self._parameters()

@@ -13,7 +13,7 @@ from airflow_ckpt_provider.spark.visibility import require_shared_dataset
 from airflow_ckpt_provider.tables.format import MAIN
 from airflow_ckpt_provider.tables.lance.format import FORMAT
 from airflow_ckpt_provider.transforms import Aggregate, FlatMap
-from airflow_ckpt_provider.write.arguments import SAVE_EVERY, parameters_in, parameters_of, require_transform, require_usable
+from airflow_ckpt_provider.write.arguments import parameters_in, parameters_of, require_transform, require_usable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,8 +55,11 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
     :param read_columns: with ``add_columns``: the columns that the transform is given (templated)
     :param rows_per_split: with ``add_columns``: rows whose values are computed and remembered at once, at most; 65,536 if None. A
         retry computes what was not finished again, so choose few where a row takes long
-    :param storage_version: with ``create``: version of the file format; of a dataset without rows Lance chooses it (templated)
-    :param stable_row_ids: with ``create``: whether rows keep their ids when they are moved
+    :param storage_version: with ``create`` and ``create_if_missing``: version of the file format; of a dataset without rows Lance
+        chooses it (templated)
+    :param stable_row_ids: with ``create`` and ``create_if_missing``: whether rows keep their ids when they are moved
+    :param create_if_missing: with ``append`` and ``overwrite``: whether a dataset that does not exist comes into being with the
+        first rows, in their commit, as with ``create`` (templated)
     :param evolve_schema: add columns that the dataset lacks, as optional ones, in a version of its own before the first row is
         staged
     :param idempotence_key: the name under which this write is remembered, up to 512 characters. Default: DAG, task, run and map
@@ -75,8 +78,9 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         any; ``"null"`` makes all null but ``upsert_keys``. Not for ``add_columns``, which writes no whole rows
     :param save_every: rows of the input, or a ``timedelta``, after which what is done of a split is saved, so that the next attempt
         goes on behind it. A transform gets no more rows than that at a time, or so many that they take it about a second. A
-        split that is done sooner is not affected. Rows of a ``SparkDataFrame`` have no order to go on in: its buckets are staged
-        as a whole
+        split that is done sooner is not affected. None for half a minute, but for a ``SparkDataFrame``: its buckets are saved only
+        if this is set, because their rows are sorted by their ids then. Partitions, ``recover="rows"``, groups, and a
+        ``SparkDataFrame`` without a transform are staged as a whole
     :param on_error: what becomes of rows at which a ``Map`` or ``FlatMap`` fails: ``"fail"`` fails the task at the first of them;
         ``"skip"`` leaves them out of the write and keeps them, with error and traceback, for ``Rejected``; ``"retry"`` stages all
         others and then fails the try, so that the next one runs these again, and only these. As long as the write is not sealed,
@@ -86,16 +90,18 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         split, once a hundred of its rows are done, and of all. More fail the task, or the try with ``"retry"``. Default: any
         number with ``"skip"``, none with ``"retry"``
     :param lance_conn_id: connection of type ``checkpoint`` with the credentials of the dataset's storage; those of the environment
-        if None
+        if None (templated)
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; ``local[*]`` if ``spark_default`` does not exist
+        (templated)
     :param spark_conf: Spark configuration of the session (templated)
     :param checkpoint_conn_id: connection of type ``checkpoint``; a folder below ``AIRFLOW_HOME`` if ``checkpoint_default`` does
-        not exist
+        not exist (templated)
     :returns: the checkpoint reference, see ``airflow_ckpt_provider.checkpoint.reference.Reference``
     """
 
     template_fields: Sequence[str] = (
-        "uri", "source", "transform_version", "mode", *parameters_in(FORMAT), "idempotence_key", "spark_conf",
+        "uri", "source", "transform_name", "transform_version", "mode", *parameters_in(FORMAT), "idempotence_key",
+        "lance_conn_id", "spark_conn_id", "spark_conf", "checkpoint_conn_id",
     )  # fmt: skip
     template_fields_renderers = {"spark_conf": "json"}  # noqa: RUF012 - Airflow's own attribute
 
@@ -114,13 +120,14 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         rows_per_split: int | None = None,
         storage_version: str | None = None,
         stable_row_ids: bool | None = None,
+        create_if_missing: bool | None = None,
         evolve_schema: bool = False,
         idempotence_key: str | None = None,
         on_change: Literal["fail", "restart", "continue"] = "fail",
         on_rerun: Literal["reuse", "replace"] = "reuse",
         if_empty: Literal["succeed", "skip", "fail"] = "succeed",
         missing_columns: Literal["null", "fail"] | None = None,
-        save_every: int | timedelta = SAVE_EVERY,
+        save_every: int | timedelta | None = None,
         on_error: Literal["fail", "skip", "retry"] = "fail",
         max_errors: float | None = None,
         lance_conn_id: str | None = None,
@@ -156,6 +163,7 @@ class CheckpointedLanceWriteOperator(CheckpointedWriteOperator):
         self.rows_per_split = rows_per_split
         self.storage_version = storage_version
         self.stable_row_ids = stable_row_ids
+        self.create_if_missing = create_if_missing or None
         self.lance_conn_id = lance_conn_id
         self._parameters()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from typing import TYPE_CHECKING, Any, Literal
+import warnings
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk import BaseOperator, XComArg
 from airflow.sdk.exceptions import AirflowSkipException
@@ -20,6 +21,7 @@ from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.sources import opened_source, source_options
 from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.operators.identity import continues, default_key, instances_of, origin_of, restart_token
+from airflow_ckpt_provider.operators.uncommitted import why_uncommitted
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.sources.frame_transform import FrameTransform
 from airflow_ckpt_provider.sources.grouped import GroupedRows
@@ -28,6 +30,7 @@ from airflow_ckpt_provider.sources.transform import Transform
 from airflow_ckpt_provider.spark.engine import SparkEngine, planned_in
 from airflow_ckpt_provider.spark.session import require_equal_pyspark
 from airflow_ckpt_provider.spark.visibility import require_shared_store
+from airflow_ckpt_provider.transforms.names import shown_name_of
 from airflow_ckpt_provider.write.arguments import (
     require_on_error,
     require_policies,
@@ -61,6 +64,9 @@ if TYPE_CHECKING:
 class CheckpointedWriteOperator(BaseOperator):
     """What the stages of all table formats have in common; see ``CheckpointedIcebergWriteOperator``."""
 
+    #: Whether a commit lands the rows.
+    _lands: ClassVar[bool] = True
+
     def __init__(
         self,
         *,
@@ -74,7 +80,7 @@ class CheckpointedWriteOperator(BaseOperator):
         on_rerun: Literal["reuse", "replace"],
         if_empty: Literal["succeed", "skip", "fail"],
         missing_columns: Literal["null", "fail"] | None,
-        save_every: int | timedelta,
+        save_every: int | timedelta | None,
         on_error: Literal["fail", "skip", "retry"],
         max_errors: float | None,
         spark_conn_id: str,
@@ -96,6 +102,8 @@ class CheckpointedWriteOperator(BaseOperator):
         # Airflow renders templates inside a source in place: a copy of its own keeps mapped tasks apart.
         self.source = copy.copy(source)
         self.transform = transform
+        # For "Rendered Templates": Airflow calls whatever is callable in a templated field.
+        self.transform_name = None if transform is None else shown_name_of(transform)
         self.transform_version = transform_version
         self.mode = mode
         self.idempotence_key = idempotence_key
@@ -154,6 +162,13 @@ class CheckpointedWriteOperator(BaseOperator):
     def _require_shared_table(self, target: SparkTarget) -> None:
         """Refuse a table that executors are known not to see."""
 
+    def prepare_template(self) -> None:
+        """Warn of rows that nothing commits. Airflow calls this for each task once its DAG is whole."""
+        super().prepare_template()
+        why = why_uncommitted(self) if self._lands and not self._has_key else None
+        if why is not None:
+            warnings.warn(why, UserWarning, stacklevel=2)
+
     def prepare_for_execution(self) -> CheckpointedWriteOperator:
         """Copy for one execution, with a source of its own, because its templates are rendered in place."""
         other = super().prepare_for_execution()
@@ -181,6 +196,7 @@ class CheckpointedWriteOperator(BaseOperator):
 
     def _execute(self, context: Context) -> Reference:
         require_equal_pyspark()
+        self._warn_if_uncommitted(context)
         key = self._key(context)
         context["ti"].xcom_push(key="idempotence_key", value=key.value)
         target, says = spark_target(self.spark_conn_id, self.spark_conf or {}), StageLog(self.log, self.missing_columns)
@@ -213,6 +229,13 @@ class CheckpointedWriteOperator(BaseOperator):
         if engine.application is not None:
             sealed_reference["application"] = engine.application
         return self._unless_empty(context, seal, sealed_reference)
+
+    def _warn_if_uncommitted(self, context: Context) -> None:
+        """Warn of rows that nothing commits, of an instance of a mapped task."""
+        if self._lands and not self._has_key and origin_of(context).map_index >= 0:
+            why = why_uncommitted(context["dag"].get_task(self.task_id))
+            if why is not None:
+                self.log.warning("%s", why)
 
     def _require_staged(self, attempt: WriteAttempt) -> None:
         """Look at what is staged before it is sealed."""

@@ -15,7 +15,7 @@ from airflow_ckpt_provider.sources.grouped import GroupedRows
 from airflow_ckpt_provider.tables.format import MAIN
 from airflow_ckpt_provider.tables.staged.format import FORMAT
 from airflow_ckpt_provider.tables.staged.state import FOR_NEXT
-from airflow_ckpt_provider.write.arguments import SAVE_EVERY, require_on_error, require_version
+from airflow_ckpt_provider.write.arguments import require_on_error, require_version
 from airflow_ckpt_provider.write.content import content_key, without_identity
 
 if TYPE_CHECKING:
@@ -72,15 +72,20 @@ class CheckpointedTransformOperator(CheckpointedWriteOperator):
         split, once a hundred of its rows are done, and of all. More fail the task, or the try with ``"retry"``. Default: any
         number with ``"skip"``, none with ``"retry"``
     :param save_every: rows of the input, or a ``timedelta``, after which what is done of a split is saved, so that the next attempt
-        goes on behind it
+        goes on behind it. None for half a minute, but for a ``SparkDataFrame``: its buckets are saved only if this is set
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; ``local[*]`` if ``spark_default`` does not exist
+        (templated)
     :param spark_conf: Spark configuration of the session (templated)
     :param checkpoint_conn_id: connection of type ``checkpoint``, below whose store the rows are staged; a folder below
-        ``AIRFLOW_HOME`` if ``checkpoint_default`` does not exist
+        ``AIRFLOW_HOME`` if ``checkpoint_default`` does not exist (templated)
     :returns: the checkpoint reference, see ``airflow_ckpt_provider.checkpoint.reference.Reference``
     """
 
-    template_fields: Sequence[str] = ("source", "transform_version", "idempotence_key", "spark_conf")
+    _lands = False
+
+    template_fields: Sequence[str] = (
+        "source", "transform_name", "transform_version", "idempotence_key", "spark_conn_id", "spark_conf", "checkpoint_conn_id",
+    )  # fmt: skip
     template_fields_renderers = {"spark_conf": "json"}  # noqa: RUF012 - Airflow's own attribute
 
     def __init__(
@@ -95,7 +100,7 @@ class CheckpointedTransformOperator(CheckpointedWriteOperator):
         if_empty: Literal["succeed", "skip", "fail"] = "succeed",
         on_error: Literal["fail", "skip", "retry"] = "fail",
         max_errors: float | None = None,
-        save_every: int | timedelta = SAVE_EVERY,
+        save_every: int | timedelta | None = None,
         spark_conn_id: str = "spark_default",
         spark_conf: Mapping[str, str] | None = None,
         checkpoint_conn_id: str = "checkpoint_default",

@@ -89,6 +89,15 @@ def opened_catalog(properties: Mapping[str, str]) -> Catalog:
     except InvalidInputError:
         raise
     except Exception as error:
-        said = f"{type(error).__name__}: {redacted(error, told)}"
-        kind = InvalidInputError if isinstance(error, ValueError | NotInstalledError) else RetryableError
-        raise kind(f"The Iceberg catalog {name!r} could not be opened: {said}") from error
+        raise not_opened(f"The Iceberg catalog {name!r}", error, told) from error
+
+
+def not_opened(catalog: str, error: Exception, properties: Mapping[str, object]) -> InvalidInputError | RetryableError:
+    """The error to raise where a catalog could not be opened: its class says whether a retry may help; it has no secrets.
+
+    :param catalog: what it is, for the message.
+    :param properties: that it was opened with.
+    """
+    # Values that cannot be, and a library that is not installed, are so at the next try.
+    kind = InvalidInputError if isinstance(error, ValueError | NotInstalledError) else RetryableError
+    return kind(f"{catalog} could not be opened: {type(error).__name__}: {redacted(error, properties)}")

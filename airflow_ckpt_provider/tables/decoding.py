@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from airflow_ckpt_provider.checkpoint.known_types import known
 from airflow_ckpt_provider.exceptions import CorruptObjectError
 
 T = TypeVar("T")
@@ -19,6 +20,6 @@ def decoded(text: str | bytes, kind: type[T], place: str, remedy: str) -> T:
     :raises CorruptObjectError: if it is nothing of this kind.
     """
     try:
-        return msgspec.json.decode(text, type=kind)
+        return msgspec.json.decode(text, type=known(kind))
     except (msgspec.DecodeError, UnicodeError) as error:
         raise CorruptObjectError(f"{place} was altered and cannot be read ({error}). {remedy}") from error

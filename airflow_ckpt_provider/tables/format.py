@@ -11,7 +11,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from airflow_ckpt_provider.exceptions import InvalidInputError
-from airflow_ckpt_provider.tables.mode import mode_of
+from airflow_ckpt_provider.tables.mode import mode_of, public
+from airflow_ckpt_provider.tables.parameters import CREATE_IF_MISSING, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,10 +61,17 @@ class TableFormat:
         """The mode that does what a name and parameters ask; see ``mode_of``."""
         return mode_of(self.modes, name, parameters)
 
+    def on_existing(self, parameters: JsonObject) -> JsonObject:
+        """What a mode is told without what it would make of a table that is missing: of one that is there, that says nothing."""
+        if CREATE_IF_MISSING not in parameters:
+            return parameters
+        creation = {CREATE_IF_MISSING, *fields_of(self.modes["create"].Parameters)}
+        return {name: value for name, value in parameters.items() if name not in creation}
+
     @property
     def parameters(self) -> dict[str, type[ModeParameters]]:
-        """What each mode takes."""
-        return {name: mode.Parameters for name, mode in self.modes.items()}
+        """What each mode takes that a stage may have."""
+        return {name: mode.Parameters for name, mode in public(self.modes).items()}
 
 
 @cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar, cast
 
 from airflow_ckpt_provider.checkpoint.restaged import restaged
 from airflow_ckpt_provider.exceptions import InvalidInputError
@@ -52,6 +52,9 @@ class Traits:
 
     #: Whether it makes the table that it writes to, of the columns of its rows.
     creates: ClassVar[bool] = False
+
+    #: Whether a stage may have it. Others are what the provider itself does.
+    is_public: ClassVar[bool] = True
 
     #: Whether a commit lands it. If not, the rows are for another task to read as soon as they are sealed.
     lands: ClassVar[bool] = True
@@ -136,6 +139,31 @@ class Mode(Traits, ABC):
         """Whether a commit of these would add nothing and remove nothing, so that there is nothing to commit."""
 
 
+class UndoOutcome(NamedTuple):
+    """What an undo does to the table.
+
+    :param files: that go; None where only the format's own history knows, and ``rows`` in them.
+    :param files_back: that come back, and ``rows_back`` in them.
+    """
+
+    files: int | None
+    rows: int | None
+    files_back: int | None
+    rows_back: int | None
+
+
+class TakesOut(ABC):
+    """What the mode of an undo is, too."""
+
+    @abstractmethod
+    def outcome(self, write: StagedWrite) -> UndoOutcome:
+        """What the commit of this write would do to the table as it is.
+
+        :param write: an undo, or what is to be one.
+        :raises UndoRefusedError: if it cannot be made.
+        """
+
+
 class OneOfTwo(ABC):
     """What a mode is, too, of which its parameters make another: an overwrite with a filter is another than one of all rows."""
 
@@ -148,6 +176,11 @@ class OneOfTwo(ABC):
 AnyMode = TypeVar("AnyMode", bound=Mode)
 
 
+def public(modes: Mapping[str, type[AnyMode]]) -> dict[str, type[AnyMode]]:
+    """Those that a stage may have."""
+    return {name: mode for name, mode in modes.items() if mode.is_public}
+
+
 def mode_of(modes: Mapping[str, type[AnyMode]], name: str, parameters: JsonObject) -> type[AnyMode]:
     """The mode that does what a name and parameters ask.
 
@@ -155,6 +188,6 @@ def mode_of(modes: Mapping[str, type[AnyMode]], name: str, parameters: JsonObjec
     :raises InvalidInputError: if there is none of that name.
     """
     if name not in modes:
-        raise InvalidInputError(f"mode={name!r}: the modes are {', '.join(modes)}.")
+        raise InvalidInputError(f"mode={name!r}: the modes are {', '.join(public(modes))}.")
     mode = modes[name]
     return cast("type[AnyMode]", mode.asked_by(parameters)) if issubclass(mode, OneOfTwo) else mode

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec import inspect
 
+from airflow_ckpt_provider.checkpoint.known_types import known
 from airflow_ckpt_provider.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
 
 P = TypeVar("P", bound="ModeParameters")
+
+#: The parameter of modes that lets a table that does not exist come into being with the first rows. What it is to be then, the
+#: parameters of the mode ``create`` say.
+CREATE_IF_MISSING = "create_if_missing"
 
 
 class ModeParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -66,7 +71,7 @@ def told(kind: type[P], parameters: JsonObject, mode: str = "") -> P:
     missing = [(name, field) for name, field in fields.items() if field.required and not parameters.get(name)]
     for name, field in missing:
         raise InvalidInputError(f"{this} needs {name}: {description_of(field)}.")
-    parameters_told = msgspec.convert({name: plain(fields[name], value) for name, value in parameters.items()}, kind)
+    parameters_told = msgspec.convert({name: plain(fields[name], value) for name, value in parameters.items()}, known(kind))
     problem = parameters_told.problem()
     if problem is not None:
         raise InvalidInputError(problem)
@@ -90,6 +95,19 @@ def given(modes: Mapping[str, type[ModeParameters]], mode: str, values: Mapping[
             raise InvalidInputError(f"{name} belongs to mode={takes!r}; this is mode={mode!r}.")
     told(modes[mode], chosen, mode)
     return chosen
+
+
+def of_creation(created: ModeParameters, parameters: Iterable[str], *, is_asked: bool) -> str | None:
+    """Why what a table is to be cannot be told to a mode that may create it; None if it can.
+
+    :param created: what the mode is told.
+    :param parameters: names of those of the mode ``create``.
+    :param is_asked: whether a table that is missing is to be created.
+    """
+    told_more = [name for name in parameters if getattr(created, name) is not None]
+    if is_asked or not told_more:
+        return None
+    return f"{', '.join(told_more)} belongs to mode='create', or to create_if_missing=True."
 
 
 def plain(field: inspect.Field, value: object) -> object:

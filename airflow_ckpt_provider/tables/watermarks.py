@@ -8,17 +8,17 @@ watermarks is its format's own.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
-from airflow_ckpt_provider.exceptions import CorruptObjectError, TableMovedError
+from airflow_ckpt_provider.exceptions import CorruptObjectError, TableMovedError, UndoRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from airflow_ckpt_provider.checkpoint.documents import Increment, JsonObject, Origin, Plan
+    from airflow_ckpt_provider.checkpoint.documents import JsonObject, Origin, Plan
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 
 #: Prefix of the entries that say how far a task has read a source, increment by increment; followed by who reads what.
@@ -36,13 +36,18 @@ def watermarks_of(writes: Sequence[SealedWrite]) -> dict[str, str]:
     }
 
 
+#: What an entry says of a consumer that has read nothing: its only write was undone.
+NOTHING_READ = "null"
+
+
 def moves_watermark(writes: Sequence[SealedWrite]) -> bool:
     """Whether any of these has read on, be it over snapshots without rows for it.
 
     The next increment must not begin before those, which may be expired by then.
     """
     return any(
-        watermark.end != watermark.begin and watermark.end.get("snapshot_id") is not None for _, watermark in watermarks_in(writes)
+        watermark.end is not None and watermark.end != watermark.begin and watermark.end.get("snapshot_id") is not None
+        for _, watermark in watermarks_in(writes)
     )
 
 
@@ -54,6 +59,13 @@ def require_watermarks(watermark_of: Callable[[str], JsonObject | None], writes:
     """
     for write, watermark in watermarks_in(writes):
         shown = watermark_of(watermark.consumer)
+        if shown != watermark.begin and write.header.undoes is not None:
+            raise UndoRefusedError(
+                f"What the key {write.header.key!r} has committed cannot be undone: it has read its source up to "
+                f"{watermark_text(watermark.begin)}, and {write.header.table.identifier} has the rows up to "
+                f"{watermark_text(shown)} by now. Undo those increments first, the latest of them before the others. Nothing was "
+                "changed."
+            )
         if shown != watermark.begin:
             raise TableMovedError(
                 f"The write of the key {write.header.key!r} has read its source from {watermark_text(watermark.begin)} on, but "
@@ -81,13 +93,26 @@ def consumer_of(origin: Origin, source: str) -> str:
     return hashlib.sha256(f"{origin.dag_id}\0{origin.task_id}\0{source}".encode()).hexdigest()[:16]
 
 
-def watermarks_in(writes: Sequence[SealedWrite]) -> Iterator[tuple[SealedWrite, Increment]]:
-    """Increments that these plans have read; a generation that replaces another reads the same increment again and moves none.
+class Moved(NamedTuple):
+    """From where to where a commit moves the watermark of a consumer; None is the source's beginning."""
+
+    begin: JsonObject | None
+    end: JsonObject | None
+    consumer: str
+
+
+def watermarks_in(writes: Sequence[SealedWrite]) -> Iterator[tuple[SealedWrite, Moved]]:
+    """What these commits move; a generation that replaces another reads the same increment again and moves nothing.
+
+    An undo moves the watermark back to where the increment began that it takes out.
 
     :raises CorruptObjectError: if a plan has a watermark of another task or source than its header says, or none where it must have
         one: the next increment of that task would be left out, or be there twice (I15).
     """
     for write in writes:
+        if write.replaced is not None and write.header.undoes is not None and FOLLOWED in write.replaced.header.source:
+            for _, moved in watermarks_in([write.replaced]):
+                yield write, Moved(moved.end, moved.begin, moved.consumer)
         if write.header.replaces is not None:
             continue
         followed, increment = write.header.source.get(FOLLOWED), write.plan.increment
@@ -100,4 +125,4 @@ def watermarks_in(writes: Sequence[SealedWrite]) -> Iterator[tuple[SealedWrite, 
                 f"{write.header.origin.task_id!r} has read {followed or 'a source: it reads no increments'}. The store was "
                 f"altered; nothing was changed. Redo the write: {how_to_restart(write.header)}."
             )
-        yield write, increment
+        yield write, Moved(increment.begin, increment.end, increment.consumer)

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.format import TableFormat
 
 
-#: Time after which what is done of a split is saved.
-SAVE_EVERY = timedelta(seconds=30)
-
-
 def parameters_in(table_format: TableFormat) -> tuple[str, ...]:
     """Names of the parameters of all modes of a format: arguments of its operator, all of them templated."""
     return names_in(table_format.parameters.values())
@@ -58,12 +54,15 @@ def require_policies(on_change: str, on_rerun: str, if_empty: str, missing_colum
 def require_save_every(value: object) -> SaveEvery:
     """What a user says of when a piece of a split is saved.
 
+    :param value: None for the default, by which nothing is sorted only so that it can be saved.
     :raises InvalidInputError: if it is no number of rows and no time.
     """
+    if value is None:
+        return SaveEvery()
     if isinstance(value, timedelta) and value > timedelta(0):
-        return SaveEvery(seconds=value.total_seconds())
+        return SaveEvery(seconds=value.total_seconds(), buckets=True)
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return SaveEvery(rows=value, seconds=None)
+        return SaveEvery(rows=value, seconds=None, buckets=True)
     raise InvalidInputError(
         f"save_every={value!r} is neither a number of input rows, such as 1000, nor a time, such as timedelta(seconds=30)."
     )

@@ -128,6 +128,7 @@ class WriteAttempt:
     def verify_commit(self) -> None:
         """Check that the commit that was found is still in the table's history."""
         if self.commit is not None:
+            commits.require_not_undone(self.checkpoint, self._table)
             commits.verify(self.checkpoint, self.commit, self._table)
 
     def news(self) -> str | None:

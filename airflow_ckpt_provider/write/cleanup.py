@@ -22,7 +22,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
 from airflow_ckpt_provider.checkpoint.state import State, state_of
-from airflow_ckpt_provider.exceptions import BindingMismatchError, HistoryExpiredError, RolledBackError, TableMissingError
+from airflow_ckpt_provider.exceptions import (
+    BindingMismatchError,
+    HistoryExpiredError,
+    RolledBackError,
+    TableExistsError,
+    TableMissingError,
+)
 from airflow_ckpt_provider.sources.rejected.file import in_store, remove
 from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.tables.summary import trace_of
@@ -96,7 +102,7 @@ def clean(
                 yield _cleaned(checkpoint, table_of(checkpoint), known, listings, discard=discard)
             else:
                 yield free(checkpoint, table_of(checkpoint), listings, not_begun, discard=discard)
-        except (TableMissingError, RolledBackError, HistoryExpiredError, BindingMismatchError) as error:
+        except (TableExistsError, TableMissingError, RolledBackError, HistoryExpiredError, BindingMismatchError) as error:
             yield Cleaned(generation, state_of(checkpoint), left=str(error))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.documents import Commit
+from airflow_ckpt_provider.checkpoint.restart import run_again
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, sealed_of
-from airflow_ckpt_provider.exceptions import CorruptObjectError, HistoryExpiredError, RolledBackError
+from airflow_ckpt_provider.exceptions import CorruptObjectError, HistoryExpiredError, RolledBackError, UndoneError
 from airflow_ckpt_provider.tables.format import format_of
 from airflow_ckpt_provider.write.looks import look_at
 from airflow_ckpt_provider.write.membership import group_of
@@ -39,7 +40,7 @@ def landed(checkpoint: Checkpoint, table: Table, *, record: bool = True) -> Comm
 
 
 def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
-    """Check that a recorded commit is still in the table's history.
+    """Check that a recorded commit is still in the table's history; whether it was undone there, ``require_not_undone`` asks.
 
     Where that is expired, the record tells that it landed, and a file of it in the table that it was not rolled back since.
 
@@ -80,6 +81,25 @@ def verify(checkpoint: Checkpoint, recorded: Commit, table: Table) -> None:
             f"{checkpoint.header.table.identifier} does not show it any more: the table was set back to earlier metadata. It "
             "is not committed again. To redo the write, run it under another idempotence key."
         )
+
+
+def require_not_undone(checkpoint: Checkpoint, table: Table) -> None:
+    """Refuse to take a commit for one whose rows are in the table, if a later generation has taken them out.
+
+    :raises UndoneError: naming the commit that did.
+    """
+    for later in checkpoint.later_generations():
+        if later.header.undoes != checkpoint.header.generation:
+            continue
+        undo = landed(later, table)
+        if undo is not None:
+            word = format_of(checkpoint.header.table.format).commit_is
+            raise UndoneError(
+                f"What generation {checkpoint.header.generation} of the key {checkpoint.key.value!r} has committed to "
+                f"{checkpoint.header.table.identifier} was undone at {undo.committed_at:%Y-%m-%d %H:%M:%S} UTC, by {word} "
+                f"{undo.commit_id}, and is not committed again. To write it anew: {run_again(checkpoint.header)[0].lower()}"
+                f"{run_again(checkpoint.header)[1:]}, then its commit."
+            )
 
 
 def find_commit(checkpoint: Checkpoint, group: Group, table: Table) -> Landed | None:

@@ -39,7 +39,7 @@ class ConflictChecks:
         self._checkpoints = checkpoints
         self._files = files
         self._earlier_generations = [(checkpoint, checkpoint.earlier_generations()) for checkpoint in checkpoints]
-        self._groups = [group for checkpoint, before in self._earlier_generations for group in _groups_of(checkpoint, before)]
+        self._groups = [(before, _groups_of(checkpoint, before)) for checkpoint, before in self._earlier_generations]
         # What an earlier generation has landed is refused, or replaced.
         self._known = {trace_of(before.header) for _, generations in self._earlier_generations for before in generations}
 
@@ -52,10 +52,12 @@ class ConflictChecks:
         :raises StagedFileMissingError: if staged files are gone.
         """
         self._checkpoints[0].store.each(lambda member: require_live_together(member, self._checkpoints), self._checkpoints)
-        for group in self._groups:
-            with contextlib.suppress(RolledBackError):
-                if state.find(group) is not None:
-                    raise _landed_after_all(group, self._checkpoints)
+        for earlier_generations, groups in self._groups:
+            undone = _undone(earlier_generations, state)
+            for generation, group in groups.items():
+                with contextlib.suppress(RolledBackError):
+                    if generation not in undone and state.find(group) is not None:
+                        raise _landed_after_all(group, self._checkpoints)
         state.require_unknown([checkpoint.header for checkpoint in self._checkpoints], self._known, since_bound=True)
         for checkpoint, earlier_generations in self._earlier_generations:
             require_not_landed(checkpoint.header, earlier_generations, state, since_bound=True)
@@ -65,7 +67,11 @@ class ConflictChecks:
 def require_nothing_earlier(checkpoints: Sequence[Checkpoint], table: Table) -> None:
     """What is checked before a swap, for checkpoints without rows, which make none."""
     for checkpoint in checkpoints:
-        for group in _groups_of(checkpoint, checkpoint.earlier_generations()):
+        earlier_generations = checkpoint.earlier_generations()
+        undone = look_at(table, checkpoint.header.table, functools.partial(_undone, earlier_generations))
+        for generation, group in _groups_of(checkpoint, earlier_generations).items():
+            if generation in undone:
+                continue
             members = [Checkpoint.at(checkpoint.store, IdempotenceKey(member.key), member.generation) for member in group.members]
             find = functools.partial(_find, group, [member.header for member in members])
             with contextlib.suppress(RolledBackError):
@@ -87,7 +93,7 @@ def require_not_landed(
     :raises RestartRefusedError: if it does.
     """
     traces = {before.header.generation: trace_of(before.header) for before in earlier_generations}
-    replaced = {traces[generation] for generation in _replaced(header, earlier_generations)}
+    replaced = {traces[generation] for generation in _replaced(header, earlier_generations) | _undone(earlier_generations, state)}
     if set(traces.values()) <= replaced:
         return
     try:
@@ -108,6 +114,17 @@ def _replaced(header: Header, earlier_generations: Sequence[Checkpoint]) -> set[
         chain.add(replaces)
         replaces = headers[replaces].replaces
     return chain
+
+
+def _undone(earlier_generations: Sequence[Checkpoint], state: TableState) -> set[int]:
+    """The generations whose rows an undo has taken out of the table, as its history shows, and those of the undo itself."""
+    undone = set[int]()
+    for undo in earlier_generations:
+        group = group_of(undo) if undo.header.undoes is not None else None
+        with contextlib.suppress(RolledBackError):
+            if group is not None and state.find(group, [undo.header]) is not None:
+                undone |= {undo.header.generation, *_replaced(undo.header, earlier_generations)}
+    return undone
 
 
 def _landed_after_all(group: Group, checkpoints: Sequence[Checkpoint]) -> RestartRefusedError:
@@ -134,14 +151,14 @@ def require_live_together(checkpoint: Checkpoint, members: Sequence[Checkpoint])
         ) from error
 
 
-def _groups_of(checkpoint: Checkpoint, earlier_generations: Sequence[Checkpoint]) -> list[Group]:
-    """Groups that discarded earlier generations were bound to; what the checkpoint replaces was not discarded."""
+def _groups_of(checkpoint: Checkpoint, earlier_generations: Sequence[Checkpoint]) -> dict[int, Group]:
+    """Groups that earlier generations were bound to, by their numbers; but of those that the checkpoint takes the place of."""
     chain = _replaced(checkpoint.header, earlier_generations)
-    bound = []
+    bound = {}
     for before in earlier_generations:
         group = group_of(before) if before.header.generation not in chain else None
         if group is not None and not _landed_nothing(before):
-            bound.append(group)
+            bound[before.header.generation] = group
     return bound
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,7 +13,13 @@ from airflow_ckpt_provider.checkpoint.codes import accept, differs_in_code_only
 from airflow_ckpt_provider.checkpoint.group import bound_group
 from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
 from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
-from airflow_ckpt_provider.exceptions import BindingMismatchError, RestartRefusedError
+from airflow_ckpt_provider.exceptions import (
+    BindingMismatchError,
+    RestartRefusedError,
+    TableExistsError,
+    TableMissingError,
+    UndoneError,
+)
 from airflow_ckpt_provider.sources.protocol import ListableSource
 from airflow_ckpt_provider.tables.format import format_of
 from airflow_ckpt_provider.tables.summary import trace_of
@@ -58,11 +65,36 @@ class Generations:
         return self._request.mode_on(self._table)
 
     def open(self) -> Checkpoint:
-        """The generation to work on: the newest, or the next one if a restart or a replacement was asked for."""
+        """The generation to work on: the newest, or the next one if a restart or a replacement was asked for.
+
+        :raises TableExistsError: if it is to create a table, and another writer has created one of its name; but a write that
+            creates its table only if there is none begins anew on the one that is there.
+        """
+        try:
+            return self._open()
+        except TableExistsError:
+            latest = Checkpoint.latest(self._store, self._request.key)
+            if latest is None or not self._is_for_no_table(latest):
+                raise
+            # Whatever becomes of its commit, it can only land in a table with the identity that it has pinned, which is none.
+            if latest.discarded() is None:
+                latest.discard("another writer has created the table")
+                table = self._table.identifier
+                _log.warning(
+                    "%s was created by another writer. The rows of the key %s are staged again, for it.", table, latest.key
+                )
+            return self._create_after(latest)
+
+    def _is_for_no_table(self, latest: Checkpoint) -> bool:
+        """Whether a generation that has not landed is to create a table only because there was none."""
+        is_creating = self._request.creates_if_missing and latest.header.table.creation is not None
+        return is_creating and latest.committed() is None and latest.header.replaces is None and not self._is_sibling(latest)
+
+    def _open(self) -> Checkpoint:
         request = self._request
         latest = Checkpoint.latest(self._store, request.key)
-        if latest is None:
-            return self._create_first()
+        if latest is None or latest.header.undoes is not None:
+            return self._create_first() if latest is None else self._after_undo(latest)
         tombstone = latest.discarded()
         if tombstone is not None and not _discarded_too_late(latest):
             return self._after(latest, tombstone)
@@ -95,6 +127,26 @@ class Generations:
         if not looks_again and latest.header.table.creation is not None and bound_group(latest) is None:
             look_at(self._table, latest.header.table, lambda _: None)
         return self._create_after(latest) if looks_again else latest
+
+    def _after_undo(self, undo: Checkpoint) -> Checkpoint:
+        """The generation to work on where what the key had committed was taken out of the table again: a new one.
+
+        :raises UndoneError: if that was begun, and has not landed.
+        """
+        if commits.landed(undo, self._table) is None:
+            key = undo.key.value
+            raise UndoneError(
+                f"An undo of what generation {undo.header.undoes} of the key {key!r} has committed to "
+                f"{undo.header.table.identifier} was begun, and has not landed. Let it end first: airflow checkpoints undo "
+                f"{shlex.quote(key)}. Or give it up: airflow checkpoints discard {shlex.quote(key)}. Then clear this task."
+            )
+        if not self._mode.creates:
+            return self._create(self._new_header(undo))
+        try:
+            # The table that the write has created is there still, and empty.
+            return self._create(self._header_on_existing(undo.next_generation, None))
+        except TableMissingError:
+            return self._create(self._new_header(undo))
 
     def _after(self, latest: Checkpoint, tombstone: Tombstone) -> Checkpoint:
         """The generation to work on where the newest was given up: the next one, or the same if it was done with."""
@@ -234,9 +286,9 @@ class Generations:
         if given_up.header.replaces is None:
             return
         replaced = Checkpoint.at(self._store, given_up.key, given_up.header.replaces).header
-        then = (replaced.table.identifier, replaced.table.branch, replaced.mode, replaced.parameters)
-        request, table = self._request, self._table
-        if then != (table.identifier, table.branch, request.mode, request.parameters):
+        request, table, existing = self._request, self._table, format_of(replaced.table.format).on_existing
+        then = (replaced.table.identifier, replaced.table.branch, replaced.mode, existing(replaced.parameters))
+        if then != (table.identifier, table.branch, request.mode, existing(request.parameters)):
             raise BindingMismatchError(
                 f"Generation {given_up.header.generation} of the key {given_up.key.value!r} is to replace generation "
                 f"{replaced.generation}, committed to {replaced.table.identifier} with the mode {replaced.mode!r}. Only a "
@@ -246,19 +298,38 @@ class Generations:
     def _new_header(self, latest: Checkpoint | None, replaces: int | None = None) -> Header:
         """Header of a new generation, bound to the table as it is now."""
         request, table = self._request, self._table
-        generation = 1 if latest is None else latest.header.generation + 1
+        generation = 1 if latest is None else latest.next_generation
         if self._mode.creates and replaces is None:
             rows = self._source_plan.required_schema(replaces)
+            return self._headers.of(generation, table.creation(rows, request.parameters), replaces)
+        try:
+            return self._header_on_existing(generation, replaces)
+        except TableMissingError:
+            if not request.creates_if_missing or replaces is not None:
+                raise
+        rows = self._source_plan.required_schema(replaces)
+        try:
             binding = table.creation(rows, request.parameters)
-        else:
-            if request.evolve_schema:
-                # Before the source is looked at, and the table grows by it.
-                self._require_unknown(self._headers.of(generation, table.binding(), replaces))
-                rows = self._source_plan.output_schema(replaces)
-                if rows is not None:
-                    self.evolved = table.evolve(rows)
-            binding = table.binding()
-        return self._headers.of(generation, binding, replaces)
+        except TableExistsError:
+            # It came into being just now.
+            return self._header_on_existing(generation, replaces)
+        header = self._headers.of(generation, binding, replaces)
+        look_at(table, binding, lambda state: state.mode(header).validate())
+        return header
+
+    def _header_on_existing(self, generation: int, replaces: int | None) -> Header:
+        """Header of a generation that is bound to a table that is there.
+
+        :raises TableMissingError: if there is none.
+        """
+        request, table = self._request, self._table
+        if request.evolve_schema:
+            # Before the source is looked at, and the table grows by it.
+            self._require_unknown(self._headers.of(generation, table.binding(), replaces))
+            rows = self._source_plan.output_schema(replaces)
+            if rows is not None:
+                self.evolved = table.evolve(rows)
+        return self._headers.of(generation, table.binding(), replaces)
 
     def _served(self, latest: Checkpoint, token: str) -> bool:
         """Whether this restart opened a generation already; a newer one may belong to somebody else since."""

@@ -23,7 +23,7 @@ from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.tables.ownership import reading_records
 from airflow_ckpt_provider.tables.state import GroupCommit, Landed
 from airflow_ckpt_provider.write.commit_loop import land
-from airflow_ckpt_provider.write.commits import commit_of, find_commit, verify
+from airflow_ckpt_provider.write.commits import commit_of, find_commit, require_not_undone, verify
 from airflow_ckpt_provider.write.conflict_checks import ConflictChecks, require_live_together, require_nothing_earlier
 from airflow_ckpt_provider.write.grouping import require_one_snapshot, require_one_table, require_together
 from airflow_ckpt_provider.write.looks import look_at
@@ -90,6 +90,7 @@ def commit(
     settled: dict[Member, tuple[Commit, bool]] = {}
     fresh: list[SealedWrite] = []
     verified: set[str] = set()
+    recorded: list[Checkpoint] = []
     for member, standing in zip(known, store.each(_standing, known.values()), strict=True):
         checkpoint = known[member]
         if member in settled:
@@ -102,6 +103,7 @@ def commit(
                 # No table vouches for the record of a commit that changed nothing.
                 audited.look([writes[member]])
             settled[member] = (standing.recorded, False)
+            recorded.append(checkpoint)
             continue
         if standing.is_discarded:
             checkpoint.require_live()
@@ -110,6 +112,7 @@ def commit(
             fresh.append(writes[member])
         else:
             settled |= _settle(group, writes[member], table, audited)
+    store.each(lambda checkpoint: require_not_undone(checkpoint, table), recorded)
     if fresh:
         settled |= _begin(fresh, table, audited, settled)
     return [Settled(checkpoint, writes[checkpoint.member].seal, *settled[checkpoint.member]) for checkpoint in checkpoints]
@@ -225,6 +228,8 @@ def _settle(
     outcome = None
     if state is None:
         outcome = look_at(table, named.header.table, lambda now: now.find(commit.group, commit.headers))
+        for write in writes if outcome is not None else ():
+            require_not_undone(write.checkpoint, table)
     if outcome is None:
         for write in writes:
             if write.is_compact:

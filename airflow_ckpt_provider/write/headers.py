@@ -37,8 +37,9 @@ class Headers:
 
     def wanted(self, latest: Checkpoint) -> Header:
         """What the request binds the newest generation to."""
-        pinned, creates = latest.header.table, self._request.mode_on(self._table).creates
-        if creates and pinned.creation is not None:
+        request, pinned = self._request, latest.header.table
+        creates = request.mode_on(self._table).creates
+        if (creates or request.creates_if_missing) and pinned.creation is not None:
             # Not created yet, or by this very write: its identity is the pinned one.
             binding = msgspec.structs.replace(pinned, identifier=self._table.identifier, branch=self._table.branch)
         elif creates and not self.is_same_table(latest):
@@ -56,7 +57,7 @@ class Headers:
             created_at=now(),
             table=binding,
             mode=request.mode,
-            parameters=request.parameters,
+            parameters=request.parameters_on(self._table, binding),
             source=self._described,
             source_fingerprint=fingerprint(self._described),
             transform=request.transform.name if request.transform else "",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Staged
@@ -16,7 +16,7 @@ from airflow_ckpt_provider.exceptions import CorruptObjectError, InputChangedErr
 from airflow_ckpt_provider.tables.ownership import OwnershipCheck, reading_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
 
@@ -38,10 +38,12 @@ class SaveEvery:
 
     :param rows: None for any number.
     :param seconds: None for any time.
+    :param buckets: whether the rows of buckets are sorted so that there can be pieces of them, which costs each row something.
     """
 
     rows: int | None = None
     seconds: float | None = 30.0
+    buckets: bool = False
 
     def is_due(self, rows: int, seconds: float) -> bool:
         """Whether a piece ends here.
@@ -84,12 +86,22 @@ class Input:
     :param ended: whether there is no more.
     :param rejecting: told of the rows of the input.
     :param one_each: whether each row of the input that is not rejected has to become one.
+    :param may_end: whether a piece may end before a row of the input.
     """
 
-    def __init__(self, steps: Iterator[Step], row: int, rejecting: Rejecting, *, one_each: bool) -> None:
+    def __init__(
+        self,
+        steps: Iterator[Step],
+        row: int,
+        rejecting: Rejecting,
+        *,
+        one_each: bool,
+        may_end: Callable[[int], bool] = lambda _: True,
+    ) -> None:
         self._steps = steps
         self._rejecting = rejecting
         self._one_each = one_each
+        self._may_end = may_end
         self.row = row
         self.ended = False
 
@@ -116,7 +128,7 @@ class Input:
             self.row += done
             now = time.monotonic()
             # Before it is too late: the next step takes about as long as this one did.
-            if done and save.is_due(self.row - begin, 2 * now - start - last):
+            if done and save.is_due(self.row - begin, 2 * now - start - last) and self._may_end(self.row):
                 break
             last = now
         else:
@@ -125,6 +137,17 @@ class Input:
             raise RowCountError(
                 f"Of {self.row - begin:,} rows of the input, {made:,} came out of the transform and {kept:,} were rejected (I2)."
             )
+
+
+class WholeSplit(NamedTuple):
+    """What a split became, and the record that is to say so.
+
+    :param of_pieces: rejected rows that are named by its pieces too.
+    """
+
+    written: Written
+    record: Staged
+    of_pieces: tuple[RejectedFile, ...] = ()
 
 
 def staged_record(

@@ -10,10 +10,11 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.encoding import require_storable
-from airflow_ckpt_provider.exceptions import EmptyInputError, NotSupportedYetError
+from airflow_ckpt_provider.exceptions import EmptyInputError, NotSupportedYetError, TableMissingError
 from airflow_ckpt_provider.sources.protocol import IncrementalSource, ListableSource
 from airflow_ckpt_provider.sources.transform import steps_of
 from airflow_ckpt_provider.tables.format import format_of
+from airflow_ckpt_provider.tables.parameters import CREATE_IF_MISSING
 from airflow_ckpt_provider.tables.watermarks import consumer_of
 from airflow_ckpt_provider.write.looks import look_at
 from airflow_ckpt_provider.write.pieces import SaveEvery
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import Connections, JsonObject, Origin, Plan
+    from airflow_ckpt_provider.checkpoint.documents import Connections, JsonObject, Origin, Plan, TableBinding
     from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
     from airflow_ckpt_provider.checkpoint.layout import CheckpointPaths
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
@@ -73,6 +74,15 @@ class WriteRequest:
     transform_version: str | None = None
     save_every: SaveEvery = field(default_factory=SaveEvery)
     on_error: OnError = field(default_factory=OnError)
+
+    @property
+    def creates_if_missing(self) -> bool:
+        """Whether a table that does not exist comes into being with the rows."""
+        return bool(self.parameters.get(CREATE_IF_MISSING))
+
+    def parameters_on(self, table: Table, binding: TableBinding) -> JsonObject:
+        """What the mode is told where a table is bound in this way; see ``TableFormat.on_existing``."""
+        return self.parameters if binding.creation is not None else format_of(table.format).on_existing(self.parameters)
 
     def mode_on(self, table: Table) -> type[Mode]:
         """The mode that is asked for, on a table."""
@@ -190,11 +200,23 @@ class SourcePlan:
         mode, table = self._request.mode, self._table
         wanted = self._request.mode_on(table)
         if not wanted.takes_increments:
-            raise NotSupportedYetError(
-                f"mode={mode!r} with a source of since='last_commit' is not supported for {table.identifier}: there is no table "
-                "yet in which it could be noted that the task has begun to read. Create it first and use mode='append'."
-            )
-        return None if wanted.creates else look_at(table, None, lambda state: state.watermark(consumer))
+            raise self._no_increments(f"mode={mode!r}")
+        if wanted.creates:
+            return None
+        try:
+            return look_at(table, None, lambda state: state.watermark(consumer))
+        except TableMissingError:
+            if not self._request.creates_if_missing:
+                raise
+        if not format_of(table.format).modes["create"].takes_increments:
+            raise self._no_increments("create_if_missing=True")
+        return None
+
+    def _no_increments(self, what: str) -> NotSupportedYetError:
+        return NotSupportedYetError(
+            f"{what} with a source of since='last_commit' is not supported for {self._table.identifier}: there is no table yet in "
+            "which it could be noted that the task has begun to read. Create it first and use mode='append'."
+        )
 
     def _samples(self, plan: Plan) -> Iterator[Iterable[pa.RecordBatch]]:
         request = self._request

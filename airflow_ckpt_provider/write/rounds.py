@@ -24,6 +24,7 @@ class Progress:
     :param seconds: time since the first task was submitted.
     :param saved: rows of the input of splits that are not staged yet, and that no attempt has to do again.
     :param skew: what to tell of a split that is far larger than the others, once all are staged.
+    :param changed: splits of which rows were saved that did not count any more, because the input is another; once all are staged.
     """
 
     done: int
@@ -35,6 +36,7 @@ class Progress:
     seconds: float
     saved: int = 0
     skew: str = ""
+    changed: int = 0
 
     @property
     def mb_per_s(self) -> float:
@@ -52,12 +54,15 @@ class Progress:
         return self.seconds * self.input_bytes_left / self.input_bytes if self.input_bytes else None
 
     def __str__(self) -> str:
-        saved = f", {self.saved:,} input rows of splits under way are saved" if self.saved else ""
         eta = "?" if self.eta_s is None else f"{self.eta_s:.0f} s"
         return (
             f"{self.done}/{self.total} splits staged ({self.recovered} recovered), {self.rows:,} rows written "
-            f"({self.rows_per_s:,.0f} rows/s, {self.mb_per_s:.1f} MB/s){saved}, ETA {eta}"
+            f"({self.rows_per_s:,.0f} rows/s, {self.mb_per_s:.1f} MB/s){self._saved_rows}, ETA {eta}"
         )
+
+    @property
+    def _saved_rows(self) -> str:
+        return f", {self.saved:,} input rows of splits under way are saved" if self.saved else ""
 
 
 class Job(Protocol):

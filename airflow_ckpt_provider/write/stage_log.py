@@ -12,7 +12,7 @@ from airflow_ckpt_provider.write.outcome import commit_word
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_ckpt_provider.checkpoint.documents import Commit, Seal
+    from airflow_ckpt_provider.checkpoint.documents import Commit, Header, Seal
     from airflow_ckpt_provider.tables.missing import WhenMissing
     from airflow_ckpt_provider.write.attempt import WriteAttempt
     from airflow_ckpt_provider.write.planning import Round
@@ -109,6 +109,12 @@ class StageLog:
         self._log.info("%s", progress)
         if progress.skew:
             self._log.warning("%s", progress.skew)
+        if progress.changed:
+            self._log.warning(
+                "The ids of %d splits are others than when an earlier attempt saved rows of them: nothing that was saved of these "
+                "counts, and all of their rows were computed. A DataFrame keeps what is saved if each attempt computes it of the "
+                "same input.", progress.changed,
+            )  # fmt: skip
 
     def ran(self, attempt: WriteAttempt, *, started: bool) -> None:
         """Say what the rounds took, once all is staged.
@@ -148,9 +154,7 @@ class StageLog:
         header = attempt.checkpoint.header
         lands, recovered = mode_type(header).lands, attempt.recovered(seal)
         if not seal.splits and lands:
-            self._log.warning(
-                "The source has nothing to read. With mode=%r the commit %s.", header.mode, _without_rows(header.mode)
-            )
+            self._log.warning("The source has nothing to read. With mode=%r the commit %s.", header.mode, _without_rows(header))
         elif not seal.splits:
             self._log.warning("The source has nothing to read, and so has the next task.")
         self._log.info(
@@ -160,12 +164,13 @@ class StageLog:
         )  # fmt: skip
 
 
-def _without_rows(mode: str) -> str:
+def _without_rows(header: Header) -> str:
     """What a commit without rows does."""
-    return {
-        "create": "makes a table without rows",
-        "overwrite": "removes what it was to replace, and adds nothing",
-    }.get(mode, "changes nothing, unless it replaces an earlier one")
+    if header.table.creation is not None:
+        return "makes a table without rows"
+    if header.mode == "overwrite":
+        return "removes what it was to replace, and adds nothing"
+    return "changes nothing, unless it replaces an earlier one"
 
 
 def _counted(counts: Mapping[str, int]) -> str:

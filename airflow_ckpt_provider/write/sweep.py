@@ -37,6 +37,7 @@ from airflow_ckpt_provider.exceptions import (
     HistoryExpiredError,
     RecordsRemovedError,
     RolledBackError,
+    TableExistsError,
     TableMissingError,
     first_line,
 )
@@ -158,7 +159,7 @@ class Sweep:
         except RecordsRemovedError:
             kept = "another clean-up is removing its records"
             return SweptGeneration(name, f"{key_hash}/g{number}", number, state, kept=kept)
-        except (TableMissingError, RolledBackError, HistoryExpiredError, BindingMismatchError) as error:
+        except (TableExistsError, TableMissingError, RolledBackError, HistoryExpiredError, BindingMismatchError) as error:
             return SweptGeneration(name, f"{key_hash}/g{number}", number, state, kept=str(error))
         except Exception as error:
             if isinstance(error, StoreError) and not isinstance(error, ObjectGoneError):

@@ -9,7 +9,7 @@ the transform fails are put into the store before the record that names them, if
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,11 +23,11 @@ from airflow_ckpt_provider.sources.transform import steps_of
 from airflow_ckpt_provider.tables.staged_files import reading_staged
 from airflow_ckpt_provider.tables.writer import Written
 from airflow_ckpt_provider.write.naming import in_input, naming
-from airflow_ckpt_provider.write.pieces import Input, SaveEvery, behind, paced, require_owned_pieces, staged_record
+from airflow_ckpt_provider.write.pieces import Input, SaveEvery, WholeSplit, behind, paced, require_owned_pieces, staged_record
 from airflow_ckpt_provider.write.rejecting import AgainReader, OnError, Places, Rejecting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -75,34 +75,23 @@ class SplitWork:
         :returns: True if this call published it, False if it was or became published by another.
         """
         author = f"{self.attempt_id}.{task_attempt}"
-        in_pieces = SplitInPieces(self, split, author) if split.is_input else None
-        where = None if in_pieces is None else in_pieces.where
-        with naming(split.id, where), panics_as_errors(f"while split {split.id} was staged"):
+        if split.is_input:
+            return SplitInPieces(self, split, author).stage(repeated=repeated)
+        with naming(split.id), panics_as_errors(f"while split {split.id} was staged"):
             if self.is_staged(split.id):
                 return False
-            if in_pieces is not None:
-                return self._run(in_pieces, repeated=repeated)
             written = self.writer.work(split, self.paths.file_stem(split.id, author))
-            return self._publish(WholeSplit(written, staged_record(split.id, author, written)))
-
-    def _run(self, in_pieces: SplitInPieces, *, repeated: bool) -> bool:
-        if repeated:
-            in_pieces.follow()
-        whole = in_pieces.whole()
-        won = whole is not None and self._publish(whole)
-        # The split is staged now, whoever has done that: if another task, it may not know of the pieces of this one.
-        in_pieces.remove()
-        return won
+            return self.publish(WholeSplit(written, staged_record(split.id, author, written)))
 
     def is_staged(self, split_id: str) -> bool:
         """Whether any task has published the split."""
         return self.store.exists(self.paths.staged(split_id))
 
     def stage(self, split_id: str, batches: Iterable[pa.RecordBatch], task_attempt: str) -> bool:
-        """Stage a split whose rows are at hand; see ``run``."""
+        """Stage a split whose rows are at hand, in no order that lasts: all of it or nothing. See ``run``."""
         author, rows = f"{self.attempt_id}.{task_attempt}", self.input_of(split_id, self.steps(batches, 0), 0)
         with naming(split_id), panics_as_errors(f"while split {split_id} was staged"):
-            return self._publish(self.write_until(rows, SaveEvery(seconds=None), split_id, author))
+            return self.publish(self.write_until(rows, SaveEvery(seconds=None), split_id, author))
 
     def steps(self, batches: Iterable[pa.RecordBatch], begin: int) -> Iterator[Step]:
         """What becomes of rows of the input.
@@ -111,13 +100,22 @@ class SplitWork:
         """
         return steps_of(self.transform, batches, begin, rejecting=self.on_error.rejects)
 
-    def input_of(self, split_id: str, steps: Iterator[Step], begin: int, places: Places | None = None) -> Input:
+    def input_of(
+        self,
+        split_id: str,
+        steps: Iterator[Step],
+        begin: int,
+        places: Places | None = None,
+        may_end: Callable[[int], bool] = lambda _: True,
+    ) -> Input:
         """What comes out of the input of a split.
 
         :param places: where its rows stood, if it is made of rejected ones.
+        :param may_end: whether a piece may end before a row of the input.
         """
         rejecting = Rejecting(self.store, self.paths, self.on_error, self.header, split_id, places)
-        return Input(steps, begin, rejecting, one_each=self.transform is not None and self.transform.one_each)
+        one_each = self.transform is not None and self.transform.one_each
+        return Input(steps, begin, rejecting, one_each=one_each, may_end=may_end)
 
     def write_until(self, rows: Input, save: SaveEvery, split_id: str, author: str) -> WholeSplit:
         """Write what comes out of an input before a piece of it is due, and put what is rejected into the store."""
@@ -143,7 +141,8 @@ class SplitWork:
         """What a record says of the code that this attempt runs; nothing if it is the header's."""
         return () if self.code == self.header.code else (self.code,)
 
-    def _publish(self, whole: WholeSplit) -> bool:
+    def publish(self, whole: WholeSplit) -> bool:
+        """Publish a split; whether this call did. If not, what was written for it is removed."""
         won = self.store.create(self.paths.staged(whole.record.split), whole.record)
         if not won:
             self.remove(whole.written, [file for file in whole.record.rejected if file not in whole.of_pieces])
@@ -153,17 +152,6 @@ class SplitWork:
         """Remove files that no record names."""
         self.writer.remove(written)
         rejected_file.remove(self.store, [self.paths.rejected(file.split, file.writer) for file in rejected])
-
-
-class WholeSplit(NamedTuple):
-    """What a split became, and the record that is to say so.
-
-    :param of_pieces: rejected rows that are named by its pieces too.
-    """
-
-    written: Written
-    record: Staged
-    of_pieces: tuple[RejectedFile, ...] = ()
 
 
 class SplitInPieces:
@@ -180,6 +168,20 @@ class SplitInPieces:
         self._pieces: list[Piece] = list(work.pieces.get(self._input_id, ()))
         self._rows: Input | None = None
 
+    def stage(self, *, repeated: bool) -> bool:
+        """Stage the split; see ``SplitWork.run``."""
+        work, split = self._work, self._split
+        with naming(split.id, self.where), panics_as_errors(f"while split {split.id} was staged"):
+            if self._is_staged():
+                return False
+            if repeated:
+                self.follow()
+            whole = self.whole()
+            won = whole is not None and work.publish(whole)
+            # The split is staged now, whoever has done that: if another task, it may not know of the pieces of this one.
+            self.remove()
+            return won
+
     def where(self) -> str:
         """How far it is, and in which input, to follow its name in a message."""
         done = self._pieces[-1].end if self._pieces else 0
@@ -195,14 +197,13 @@ class SplitInPieces:
             number, begin = len(self._pieces), self._pieces[-1].end if self._pieces else 0
             rows = self._rows
             if rows is None or rows.row != begin:
-                places = Places() if self._split.task == AGAIN else None
-                rows = self._rows = self._work.input_of(self._split.id, self._steps(begin, places), begin, places)
+                rows = self._rows = self._input(begin)
             # The first piece may turn out to be the whole split.
             author = f"{self._author}p{number}" if number else self._author
-            written, record, _ = whole = self._work.write_until(rows, self._work.save, self._split.id, author)
+            written, record, _ = whole = self._work.write_until(rows, self._save, self._split.id, author)
             if rows.ended and not number:
                 return whole
-            piece = Piece(**msgspec.structs.asdict(record), number=number, begin=begin, end=rows.row, last=rows.ended)
+            piece = self._piece(record, number, begin, rows)
             if not self._published(piece, written):
                 return None
         author = f"{self._author}whole"
@@ -216,7 +217,25 @@ class SplitInPieces:
                 return None
             raise
         record = staged_record(self._split.id, author, written, missing, self._computed_by(), self._pieces[-1].end, rejected)
-        return WholeSplit(written, record, rejected)
+        return WholeSplit(written, record, self._rejected_by_pieces())
+
+    @property
+    def _save(self) -> SaveEvery:
+        """When the next piece is due."""
+        return self._work.save
+
+    def _input(self, begin: int) -> Input:
+        """What comes out of the input from a row on."""
+        places = Places() if self._split.task == AGAIN else None
+        return self._work.input_of(self._split.id, self._steps(begin, places), begin, places)
+
+    def _piece(self, record: Staged, number: int, begin: int, rows: Input) -> Piece:
+        """The record of a piece that ends where its input is now."""
+        return Piece(**msgspec.structs.asdict(record), number=number, begin=begin, end=rows.row, last=rows.ended)
+
+    def _rejected_by_pieces(self) -> tuple[RejectedFile, ...]:
+        """Rejected rows that records of pieces in the store name."""
+        return tuple(file for piece in self._pieces for file in piece.rejected)
 
     def _computed_by(self) -> tuple[str, ...]:
         """What the record of the split says of the code that has computed its pieces."""
@@ -253,16 +272,25 @@ class SplitInPieces:
         if work.store.create(name, piece):
             self._pieces.append(piece)
             return not self._is_staged()
-        work.remove(written, piece.rejected)
-        if self._is_staged():
-            return False
+        is_staged = self._is_staged()
         # The other task may be far ahead: what it has done is not done once more.
-        if not self.follow():
+        if not is_staged and self.follow():
+            self._join(piece, written)
+            return True
+        work.remove(written, piece.rejected)
+        if not is_staged:
             raise CheckpointMissingError(
                 f"Object {name} existed in the checkpoint store {work.store.uri} a moment ago and is gone. Something deletes from "
                 "the store while it is in use; stop that before you retry."
             )
-        return True
+        return False
+
+    def _join(self, piece: Piece, written: Written) -> None:
+        """Go on behind the pieces of another task, which was the first to publish one of this number.
+
+        :param piece: of this task.
+        """
+        self._work.remove(written, piece.rejected)
 
     def follow(self) -> bool:
         """Take up the pieces behind those that are known, which another task has published; whether there are any."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from airflow_ckpt_provider.checkpoint.documents.attempt import Attempt, Code, Continue
 from airflow_ckpt_provider.checkpoint.documents.commit import Commit, Group, Member, Members, ReadBy, Tombstone
-from airflow_ckpt_provider.checkpoint.documents.header import Connections, Header, Origin, TableBinding, code_of
+from airflow_ckpt_provider.checkpoint.documents.header import UNDO, Connections, Header, Origin, TableBinding, code_of
 from airflow_ckpt_provider.checkpoint.documents.parts import AnyPinned, JsonObject, Part, Pinned, fingerprint, part_of
 from airflow_ckpt_provider.checkpoint.documents.plan import AGAIN, READ, Increment, Plan, Split
 from airflow_ckpt_provider.checkpoint.documents.seal import Compact, Seal, contents_of
@@ -23,6 +23,7 @@ __all__ = [
     "AGAIN",
     "FORMAT_VERSION",
     "READ",
+    "UNDO",
     "AnyPinned",
     "Attempt",
     "Code",

@@ -53,6 +53,10 @@ class Connections(Part, frozen=True, kw_only=True):
     checkpoint: str
 
 
+#: The mode of a generation that takes out what an earlier one of its key has landed. No stage has it.
+UNDO = "undo"
+
+
 class Header(Document, frozen=True, kw_only=True, tag="header"):
     """Everything that a generation of a key is bound to (I6).
 
@@ -64,7 +68,7 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
     :param transform_version: what the user says instead of the fingerprint, which is empty then; None if they do not.
     :param transform_kind: what kind of transform it is, with the types of what it returns as far as it says; empty for none.
     :param restart_token: the explicit restart that opened this generation, if one did.
-    :param replaces: the committed generation whose files the commit of this one removes, if it is to replace one.
+    :param replaces: the committed generation whose files the commit of this one removes, if it is to replace or to undo one.
     """
 
     key: str
@@ -93,6 +97,11 @@ class Header(Document, frozen=True, kw_only=True, tag="header"):
         """SHA-256 of everything the header says; what a later version adds and this write does not use leaves it as it is."""
         facts: JsonObject = msgspec.to_builtins(self)
         return fingerprint({name: _said(value) if isinstance(value, dict) else value for name, value in _said(facts).items()})
+
+    @property
+    def undoes(self) -> int | None:
+        """The committed generation that this one takes out of the table; None if it is no undo."""
+        return self.replaces if self.mode == UNDO else None
 
     @property
     def code(self) -> str:

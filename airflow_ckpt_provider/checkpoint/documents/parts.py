@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from airflow_ckpt_provider.checkpoint.known_types import known
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError
 
@@ -40,7 +41,7 @@ def part_of(value: object, kind: type[AnyPart], where: str = "") -> AnyPart:
     :raises CorruptObjectError: if it is nothing of that kind: no writer of ours puts that there (I7).
     """
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, known(kind))
     except (msgspec.ValidationError, OverflowError) as error:
         name = getattr(kind, "__name__", str(kind))
         what = f"The member {where}" if where else f"A record, a {name.lower()},"

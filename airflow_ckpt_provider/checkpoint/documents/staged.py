@@ -87,9 +87,12 @@ class Piece(Staged, frozen=True, kw_only=True, tag="piece"):
     :param begin: the row of the split's input at which it begins, counted from 0.
     :param end: the row of the input behind its last one. Rows of the input may have yielded any number of rows, or none.
     :param last: whether the input ends there.
+    :param ids: digest of the ids of the input's rows before ``end``, where rows have no numbers that last, as those of a bucket;
+        see ``write.ordered``.
     """
 
     number: Count
     begin: Count
     end: Count
     last: bool
+    ids: Sha256 | None = None

@@ -64,8 +64,8 @@ class NamedTable:
             table = self.catalog.load_table(self.identifier)
         except NoSuchTableError as error:
             raise TableMissingError(
-                f"The Iceberg table {self.identifier} does not exist in the catalog {self.catalog.name!r}. Create it first, or "
-                "check the name and the Iceberg connection."
+                f"The Iceberg table {self.identifier} does not exist in the catalog {self.catalog.name!r}. Create it first, "
+                "set create_if_missing=True to have it created with the first rows, or check the name and the Iceberg connection."
             ) from error
         except Exception as error:
             raise RetryableError(
@@ -105,7 +105,7 @@ class NamedTable:
 
     def creation(self, rows: pa.Schema, parameters: JsonObject) -> TableBinding:
         """Identity, schema and spec of a table to be; see ``Table.creation``."""
-        if self._load_if_any() is not None:
+        if self.load_if_any() is not None:
             raise self._exists()
         table = new_table(self.catalog, self.identifier, rows, parameters)
         self._require_writable(table)
@@ -113,10 +113,11 @@ class NamedTable:
 
     def require_creation(self, binding: TableBinding, parameters: JsonObject | None) -> None:
         """Check what a header says of a table to be; see ``Table.require_creation``."""
-        if binding.creation is not None and self._load_if_any() is None:
+        if binding.creation is not None and self.load_if_any() is None:
             require_as_told(self.catalog, self.identifier, binding.creation, parameters)
 
-    def _load_if_any(self) -> Table | None:
+    def load_if_any(self) -> Table | None:
+        """The table as it is now; None if it does not exist."""
         try:
             return self.load()
         except TableMissingError:
@@ -124,9 +125,10 @@ class NamedTable:
 
     def _exists(self) -> TableExistsError:
         return TableExistsError(
-            f"mode='create' makes the table {self.identifier}, and there is one of that name in the catalog {self.catalog.name!r}, "
-            "which this write did not make. Nothing was changed. Use mode='append' or 'overwrite' to write into it, another "
-            "table name, or drop it."
+            f"This write is to create the table {self.identifier}, and there is one of that name in the catalog "
+            f"{self.catalog.name!r}, which it did not make. Nothing was changed. Use mode='append' or 'overwrite' to write into "
+            "it, another table name, or drop it. With create_if_missing=True, clear the stage, which stages its rows for the table "
+            "that is there."
         )
 
     def _binding(self, metadata: TableMetadata) -> TableBinding:
@@ -149,7 +151,7 @@ class NamedTable:
         if binding.creation is None:
             table = self.load()
         else:
-            table = self._load_if_any() or unborn(self.catalog, self.identifier, binding.creation)
+            table = self.load_if_any() or unborn(self.catalog, self.identifier, binding.creation)
         if str(table.metadata.table_uuid) != binding.uuid:
             if binding.creation is not None:
                 raise self._exists()

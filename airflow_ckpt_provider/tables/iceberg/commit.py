@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -35,6 +36,7 @@ from airflow_ckpt_provider.tables.iceberg.manifest import to_manifest_file
 from airflow_ckpt_provider.tables.iceberg.manifest_rewrite import remove
 from airflow_ckpt_provider.tables.iceberg.names import avro_codec
 from airflow_ckpt_provider.tables.iceberg.search import head_of, time_of
+from airflow_ckpt_provider.tables.iceberg.undo import Restored
 from airflow_ckpt_provider.tables.iceberg.watermarks import remembering
 from airflow_ckpt_provider.tables.state import Landed
 from airflow_ckpt_provider.tables.summary import keys_of, summary_of
@@ -80,7 +82,7 @@ class SnapshotChange(NamedTuple):
         new, timestamp_ms = self.new, self.timestamp_ms
         snapshot = metadata.snapshot_by_id(new.snapshot_id)
         if snapshot is not None:
-            rows = sum(manifest.rows for manifest in new.manifests)
+            rows = sum(manifest.rows for manifest in new.manifests) + new.restored.rows
             added = snapshot.summary["added-records"] if snapshot.summary else None
             if added is None or int(added) != rows:
                 raise RowCountError(
@@ -101,6 +103,7 @@ class NewSnapshot(NamedTuple):
     :param removals: what the snapshot removes from the base.
     :param marks: how far sources were read, by name; stands in the snapshot's summary and is remembered in table properties.
     :param computed_by: see ``GroupCommit.computed_by``.
+    :param restored: files of an earlier snapshot that come back.
     """
 
     table: Table
@@ -111,6 +114,7 @@ class NewSnapshot(NamedTuple):
     removals: Sequence[Removal]
     marks: Mapping[str, str]
     computed_by: Mapping[str, int]
+    restored: Restored = Restored()
 
     @property
     def snapshot_id(self) -> int:
@@ -169,22 +173,30 @@ class NewSnapshot(NamedTuple):
         places = table.location_provider()
         name = f"{self.group.id[:20]}-{uuid.uuid4()}"
         numbers = itertools.count()
-        removed = remove(
-            metadata, table.io, parent, self.removals, snapshot_id,
-            lambda: places.new_metadata_location(f"{name}-m{next(numbers)}.avro"),
-        )  # fmt: skip
+
+        def new_path() -> str:
+            return places.new_metadata_location(f"{name}-m{next(numbers)}.avro")
+
+        removed = remove(metadata, table.io, parent, self.removals, snapshot_id, new_path)
         added = [to_manifest_file(manifest, snapshot_id) for manifest in self.manifests]
+        added += self.restored.manifests(table, snapshot_id, new_path)
         path = places.new_metadata_location(f"snap-{snapshot_id}-{name}.avro")
         parent_id = parent.snapshot_id if parent else None
         codec = avro_codec(metadata.properties, self.name)
         with write_manifest_list(2, table.io.new_output(path), snapshot_id, parent_id, sequence_number, codec) as writer:  # type: ignore[arg-type]
             writer.add_manifests(added + removed.manifests)
-        facts = {
+        partitions = {partition for manifest in self.manifests for partition in manifest.partitions} | removed.partitions
+        restored = Counter(self.restored.facts)
+        staged = {
             "added-data-files": sum(manifest.files for manifest in self.manifests),
             "added-records": sum(manifest.rows for manifest in self.manifests),
             "added-files-size": sum(manifest.bytes for manifest in self.manifests),
+        }
+        facts = {
+            **restored,
+            **{name: count + restored[name] for name, count in staged.items()},
             **removed.facts,
-            "changed-partition-count": len({p for manifest in self.manifests for p in manifest.partitions} | removed.partitions),
+            "changed-partition-count": len(partitions | self.restored.partitions(table)),
         }
         entries = {fact: str(value) for fact, value in facts.items() if value or fact == "added-records"}
         entries |= {**self.marks, **summary_of(self.group, self.identity, self.computed_by)}
@@ -195,7 +207,7 @@ class NewSnapshot(NamedTuple):
             sequence_number=sequence_number,
             timestamp_ms=timestamp_after(metadata),
             summary=update_snapshot_summaries(
-                Summary(operation=Operation.OVERWRITE if removed.facts else Operation.APPEND, **entries),
+                Summary(operation=Operation.OVERWRITE if removed.facts or self.restored.files else Operation.APPEND, **entries),
                 parent.summary if parent else None,
             ),
             schema_id=metadata.current_schema_id,

@@ -74,13 +74,13 @@ def require_one_spec(table: Table, header: Header) -> None:
 def require_same_files(now_there: dict[str, Split], planned: dict[str, Split], header: Header) -> None:
     """Refuse to commit files that were computed from others than the table holds now.
 
-    :raises TableMovedError: saying how many differ.
+    :raises TableMovedError: saying how many splits differ.
     """
     changed = now_there.keys() ^ planned.keys()
     if changed:
         raise TableMovedError(
-            f"{header.table.identifier} was changed since the write of the key {header.key!r} was planned: {len(changed)} of the "
-            "files that it rewrites were changed, removed or added. Nothing was committed, and what is staged stays staged. "
+            f"{header.table.identifier} was changed since the write of the key {header.key!r} was planned: files of "
+            f"{len(changed)} of its splits were changed, removed or added. Nothing was committed, and what is staged stays staged. "
             f"{run_again(header)}: it stages what the change affects, and nothing else, before the commit "
             "runs again."
         )

@@ -13,7 +13,7 @@ import contextlib
 import tempfile
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_ckpt_provider.exceptions import StageFailedError
+from airflow_ckpt_provider.exceptions import no_room
 from airflow_ckpt_provider.tables.fit import CHUNK_BYTES, CHUNK_ROWS
 
 if TYPE_CHECKING:
@@ -122,8 +122,9 @@ class _Spilled:
         try:
             yield
         except OSError as error:
-            raise StageFailedError(
-                f"The rows of a split are gathered by partition in the temporary folder {tempfile.gettempdir()}, which cannot be "
-                f"written to: {error}. {self.nbytes:,} bytes of them are there. Make room, set TMPDIR to a folder with more "
-                "(spark.executorEnv.TMPDIR for Spark's executors), or read smaller splits (max_split_bytes)."
+            raise no_room(
+                "The rows of a split are gathered by partition",
+                error,
+                kept=f"{self.nbytes:,} bytes of them are there",
+                instead="read smaller splits (max_split_bytes)",
             ) from error

@@ -63,8 +63,8 @@ class Removed(NamedTuple):
         return {name: count for name, count in facts.items() if count}
 
 
-class _Tally:
-    """What is counted of the files that are taken."""
+class Tally:
+    """What is counted of files that are taken, or that come back."""
 
     def __init__(self) -> None:
         # By content: data, position deletes, equality deletes.
@@ -81,7 +81,7 @@ class _Tally:
         if partition:
             self.partitions.add((spec_id, partition))
 
-    def merge(self, other: _Tally) -> None:
+    def merge(self, other: Tally) -> None:
         self.files = [sum(pair) for pair in zip(self.files, other.files, strict=True)]
         self.rows = [sum(pair) for pair in zip(self.rows, other.rows, strict=True)]
         self.bytes += other.bytes
@@ -106,7 +106,7 @@ def remove(
     selector = RemovalSelector(metadata, removals)
     listed = parent.manifests(io) if parent else []
     live = [manifest for manifest in listed if manifest.has_added_files() or manifest.has_existing_files()]
-    seen = _Tally()
+    seen = Tally()
     hit: dict[int, bytearray | None] = {}
     if selector.everything:
         hit = dict.fromkeys(range(len(live)))
@@ -127,7 +127,7 @@ def remove(
         files=seen.files[0],
         rows=seen.rows[0],
         bytes=seen.bytes,
-        partitions=frozenset(_partition_paths(metadata, seen.partitions)),
+        partitions=frozenset(partition_paths(metadata, seen.partitions)),
         position_delete_files=seen.files[1],
         position_deletes=seen.rows[1],
         equality_delete_files=seen.files[2],
@@ -135,9 +135,9 @@ def remove(
     )
 
 
-def _look(io: FileIO, selector: RemovalSelector, manifest: ManifestFile) -> tuple[_Tally, bytearray]:
+def _look(io: FileIO, selector: RemovalSelector, manifest: ManifestFile) -> tuple[Tally, bytearray]:
     """Count what is taken from a manifest, and mark it: a byte for each entry."""
-    tally, marks, spec_id = _Tally(), bytearray(), manifest.partition_spec_id
+    tally, marks, spec_id = Tally(), bytearray(), manifest.partition_spec_id
     if not selector.may_be_in(manifest):
         return tally, marks
     for entry, partition in entries_of(io, manifest, selector.fields):
@@ -154,9 +154,9 @@ def _look(io: FileIO, selector: RemovalSelector, manifest: ManifestFile) -> tupl
 
 def _rewrite(
     io: FileIO, manifest: ManifestFile, marks: bytearray | None, path: str, snapshot_id: int
-) -> tuple[_Tally, ManifestFile]:
+) -> tuple[Tally, ManifestFile]:
     """Write a manifest anew without the marked files; without all if there are no marks."""
-    tally = _Tally()
+    tally = Tally()
 
     def took(entry: Entry, partition: Key) -> None:
         tally.add(entry, partition, manifest.partition_spec_id)
@@ -164,7 +164,7 @@ def _rewrite(
     return tally, rewrite_manifest(io, path, manifest, snapshot_id, marks, took)
 
 
-def _require_all(selector: RemovalSelector, seen: _Tally) -> None:
+def _require_all(selector: RemovalSelector, seen: Tally) -> None:
     missing = selector.paths - seen.paths
     if missing:
         raise TableMovedError(
@@ -174,7 +174,8 @@ def _require_all(selector: RemovalSelector, seen: _Tally) -> None:
         )
 
 
-def _partition_paths(metadata: TableMetadata, partitions: Iterable[tuple[int, Key]]) -> Iterator[str]:
+def partition_paths(metadata: TableMetadata, partitions: Iterable[tuple[int, Key]]) -> Iterator[str]:
+    """Paths of partitions, by spec and values."""
     from pyiceberg.typedef import Record
 
     specs, schema = metadata.specs(), metadata.schema()

@@ -6,12 +6,15 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from airflow_ckpt_provider.checkpoint.documents import part_of
+from airflow_ckpt_provider.checkpoint.restaged import first_id
 from airflow_ckpt_provider.checkpoint.restart import how_to_restart
 from airflow_ckpt_provider.exceptions import CorruptObjectError
 from airflow_ckpt_provider.scan.places import folders_of
 from airflow_ckpt_provider.tables.iceberg.manifest import ADDED, FACTS_ENTRY, StagedManifest
 from airflow_ckpt_provider.tables.iceberg.manifest.avro import HEAD, Container, Entries, in_order, shape_of, to_long
-from airflow_ckpt_provider.tables.iceberg.modes.upsert import INSERT, UNIQUE
+from airflow_ckpt_provider.tables.iceberg.modes.upsert import INSERT, MATCH, UNIQUE
+from airflow_ckpt_provider.tables.iceberg.upsert.grouping import FileGroup, number_of_rewritten
 from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import MatchSidecar
 from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFile, StagedSources
 from airflow_ckpt_provider.tables.ownership import OwnershipCheck, not_owned, require_owned, require_work_once
@@ -23,12 +26,15 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
     from pyiceberg.table.metadata import TableMetadata
 
-    from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Staged
+    from airflow_ckpt_provider.checkpoint.documents import Header, Plan, Split, Staged
     from airflow_ckpt_provider.checkpoint.layout import OwnedNames
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 
 #: What is looked at in an entry.
 _LOOKED_AT = frozenset({"content", "file_path"})
+
+#: Tasks of table splits that rewrite no file, or more than one.
+_NO_REWRITE = frozenset({INSERT, UNIQUE, MATCH})
 
 #: The member of manifests and splits that is a path.
 _PATH = "path"
@@ -55,26 +61,58 @@ def require_owned_files(metadata: TableMetadata, write: SealedWrite) -> None:
     """
     header, folders = write.header, folders_of(metadata)
     require_owned_records(metadata, header, write.names, [write.plan], write.staged)
-    require_work_once(((split.task, str(split.read.get(_PATH))) for split in write.plan.splits if _PATH in split.read), header)
     manifests = [StagedManifest.from_json(manifest) for manifest in write.seal.manifests]
     require_owned((manifest.path for manifest in manifests), folders, write.names, header)
-    works = (split for split in write.plan.splits if not (split.is_input or split.task in {INSERT, UNIQUE}))
-    rewritten = {split.id: str(split.read.get(_PATH)) for split in works}
+    _require_rewritten(write)
+
+
+def _require_rewritten(write: SealedWrite) -> None:
+    """Refuse records that take the place of other files than those which their splits have rewritten.
+
+    :raises CorruptObjectError: naming a file.
+    """
+    header, splits = write.header, write.plan.splits
+    groups = {split.id: _group_of(split, header) for split in splits if split.task == MATCH}
+    work = [(split.task, str(split.read.get(_PATH))) for split in splits if _PATH in split.read]
+    require_work_once([*work, *((MATCH, path) for paths in groups.values() for path in paths)], header)
+    single = {split.id: str(split.read.get(_PATH)) for split in splits if not split.is_input and split.task not in _NO_REWRITE}
     for record in write.staged:
-        file = rewritten.get(record.split)
-        elsewhere = [path for path in record.replaces if path != file]
+        paths = groups.get(record.split)
+        if paths is None:
+            may_be = [single[record.split]] if record.split in single else []
+            rewritten = may_be if record.files else []
+        else:
+            numbers = dict.fromkeys(number_of_rewritten(file.path) for file in record.files)
+            rewritten = may_be = [paths[n] for n in numbers if n is not None and n < len(paths)]
+        elsewhere = [path for path in record.replaces if path not in may_be]
         if elsewhere:
             raise CorruptObjectError(
                 f"The checkpoint store says that the split {record.split} of the key {header.key!r} takes the place of "
                 f"{elsewhere[0]!r} in {header.table.identifier}, which is not the file that it was to rewrite. The store was "
                 f"altered; nothing was changed. Redo the write: {how_to_restart(header)}."
             )
-        if file is not None and record.files and not record.replaces:
+        beside = [path for path in rewritten if path not in record.replaces]
+        if beside:
             raise CorruptObjectError(
-                f"The checkpoint store says that the split {record.split} of the key {header.key!r} has rewritten {file!r} of "
+                f"The checkpoint store says that the split {record.split} of the key {header.key!r} has rewritten {beside[0]!r} of "
                 f"{header.table.identifier} and does not take its place: rows of it would be there twice. The store was altered; "
                 f"nothing was changed. Redo the write: {how_to_restart(header)}."
             )
+
+
+def _group_of(split: Split, header: Header) -> list[str]:
+    """Paths of the files that a split matches.
+
+    :raises CorruptObjectError: if these are others than the id of the split says, which is part of the names of its files.
+    """
+    group = part_of(split.read, FileGroup)
+    if first_id(split.id) != f"{MATCH}{group.id}":
+        raise CorruptObjectError(
+            f"The checkpoint store says that the split {split.id} of the key {header.key!r} matches {len(group.names)} files of "
+            f"{header.table.identifier}, such as {group.paths[0]!r}. Those are not the files that it has its name from. The store "
+            f"was altered; nothing was changed. Redo the write: {how_to_restart(header)}."
+        )
+    return group.paths
 
 
 def require_listed(metadata: TableMetadata, io: FileIO, write: SealedWrite) -> None:

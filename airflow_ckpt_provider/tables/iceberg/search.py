@@ -20,22 +20,23 @@ from airflow_ckpt_provider.tables.state import Landed
 from airflow_ckpt_provider.tables.summary import IDENTITY, key_trace, keys_of, not_ours, require_ours, traces_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-    from airflow_ckpt_provider.checkpoint.documents import Group
+    from airflow_ckpt_provider.checkpoint.documents import Group, Member
     from airflow_ckpt_provider.tables.iceberg.history import RememberedCommit
     from airflow_ckpt_provider.tables.summary import Trace
 
 
-def find(table: Table, branch: str, group: Group, identity: str | None) -> Landed | None:
+def find(table: Table, branch: str, group: Group, identity: str | None, undone: Sequence[Member] = ()) -> Landed | None:
     """Look for the commit of a group in the table's history.
 
     :param identity: of members that it must be the commit of, if they are known; see ``tables.summary``.
+    :param undone: the generations that the commit takes out of the table, if it is an undo.
     :returns: the commit, or None if it certainly did not land on this metadata.
     :raises HistoryExpiredError: if the history that could tell is gone (I10).
     :raises RolledBackError: if it landed and was taken off the branch.
@@ -59,7 +60,10 @@ def find(table: Table, branch: str, group: Group, identity: str | None) -> Lande
         )
     if remembered is not None:
         require_ours(identity, remembered.identity, f"snapshot {remembered.snapshot_id}", keys, name)
-        _require_surviving_files(table, branch, group, remembered)
+        if undone:
+            _require_gone(table, branch, group, undone)
+        else:
+            _require_surviving_files(table, branch, group, remembered)
         return Landed(remembered.snapshot_id, time_of(remembered.timestamp_ms), landed_now=False)
     of_stream = remembered_commits_of(metadata, group.stream)
     horizon = group.horizon
@@ -85,6 +89,15 @@ def _require_surviving_files(table: Table, branch: str, group: Group, remembered
             "writes or a compaction have taken those files, or the snapshot was rolled back before it expired. Nothing was "
             "changed. Look for the rows in the table; if they are there, mark the task as success, if not, run the write under "
             "another idempotence key."
+        )
+
+
+def _require_gone(table: Table, branch: str, group: Group, undone: Sequence[Member]) -> None:
+    """Refuse to say that a remembered undo is in the table, if files that it took out are there: it has none of its own (I10)."""
+    if has_surviving_files(table, head_of(table.metadata, branch), undone):
+        raise RolledBackError(
+            f"What {keys_of(group)} had committed to {'.'.join(table.name())} was undone, and files of it are in the table again: "
+            "the undo was rolled back. Nothing was changed. Remove the rows with your query engine, and use another key."
         )
 
 

@@ -88,7 +88,8 @@ class IcebergState:
 
     def find(self, group: Group, headers: Sequence[Header] = ()) -> Landed | None:
         """Look for the commit of ``group``; see ``TableState.find``."""
-        return find(self.table, self.branch, group, identity_of(headers) if headers else None)
+        undone = [Member(key=header.key, generation=header.undoes) for header in headers if header.undoes is not None]
+        return find(self.table, self.branch, group, identity_of(headers) if headers else None, undone)
 
     def require_unknown(self, headers: Sequence[Header], known: AbstractSet[Trace], *, since_bound: bool = False) -> None:
         """Refuse keys that a checkpoint which is not known has committed; see ``TableState.require_unknown``."""
@@ -123,7 +124,8 @@ class IcebergState:
                 f"{rows} rows are sealed for {commit.first.table.identifier}, but the staged manifests hold {staged} (I2)."
             )
         with _replacing(commit):
-            removals = self.mode(commit.first).removals(commit.writes)
+            mode = self.mode(commit.first)
+            removals = mode.removals(commit.writes)
             require_unread(self.table, commit.writes, removals)
             new = NewSnapshot(
                 self.table,
@@ -134,6 +136,7 @@ class IcebergState:
                 removals,
                 watermarks_of(commit.writes),
                 commit.computed_by,
+                mode.restored(commit.writes),
             )
             return new.written(self.catalog)
 
@@ -148,7 +151,11 @@ def _replacing(commit: GroupCommit) -> Iterator[None]:
     try:
         yield
     except TableMovedError as error:
-        replaced = [write.replaced.header for write in commit.writes if write.replaced is not None and write.replaced_files]
+        replaced = [
+            write.replaced.header
+            for write in commit.writes
+            if write.header.undoes is None and write.replaced and write.replaced_files
+        ]
         if not replaced:
             raise
         raise not_replaceable(replaced[0], error) from error

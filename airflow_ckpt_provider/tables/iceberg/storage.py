@@ -62,7 +62,8 @@ class IcebergStorage:
         for write in writes:
             require_owned_files(metadata, write)
             replaced = write.replaced
-            if replaced is not None:
+            # What an undo takes out, the table's history says, and no record.
+            if replaced is not None and write.header.undoes is None:
                 require_owned_records(metadata, replaced.header, replaced.names, [replaced.plan], replaced.staged)
 
     def require_listed(self, writes: Sequence[SealedWrite]) -> None:

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.tables.iceberg.orphans import name_of, referenced, wr
 from airflow_ckpt_provider.tables.iceberg.state import IcebergState
 from airflow_ckpt_provider.tables.iceberg.writer import delete_files
 from airflow_ckpt_provider.tables.mode import mode_of
-from airflow_ckpt_provider.tables.parameters import told
+from airflow_ckpt_provider.tables.parameters import CREATE_IF_MISSING, told
 from airflow_ckpt_provider.tables.written_files import WrittenFiles
 
 if TYPE_CHECKING:
@@ -33,10 +33,13 @@ class CatalogTable(NamedTable):
         """Refuse what cannot work before anything is read or recorded."""
         kind = mode_of(MODES, mode, parameters)
         told(kind.Parameters, parameters, mode)
+        table = None if mode == "create" or parameters.get(CREATE_IF_MISSING) else self.load()
         if mode != "create":
-            kind(self.load(), parameters).validate()
+            table = table or self.load_if_any()
+        if table is not None:
+            kind(table, parameters).validate()
         elif self.branch != MAIN:
-            raise InvalidInputError(f"mode='create' begins a table on its branch {MAIN!r}, not on {self.branch!r}.")
+            raise InvalidInputError(f"A table begins on its branch {MAIN!r}, and {self.identifier} not on {self.branch!r}.")
 
     def evolve(self, rows: pa.Schema) -> list[str]:
         """Let the table's schema grow so that ``rows`` fit; see ``Table.evolve``."""

@@ -13,7 +13,7 @@ from airflow_ckpt_provider.checkpoint.documents import JsonObject  # noqa: TC001
 from airflow_ckpt_provider.exceptions import RolledBackError
 from airflow_ckpt_provider.tables.decoding import decoded
 from airflow_ckpt_provider.tables.iceberg.history import lineage_of
-from airflow_ckpt_provider.tables.watermarks import WATERMARK_PREFIX, watermark_text
+from airflow_ckpt_provider.tables.watermarks import NOTHING_READ, WATERMARK_PREFIX, watermark_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class RememberedWatermark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Value of the table property, which outlives the snapshot that carries the watermark in its summary."""
 
-    watermark: JsonObject
+    watermark: JsonObject | None
     sequence_number: int
 
 
@@ -41,7 +41,7 @@ def watermark_of(metadata: TableMetadata, consumer: str, branch: str) -> JsonObj
     shown = (snapshot.summary[name] for snapshot in lineage.snapshots.values() if snapshot.summary)
     text = next((entry for entry in shown if entry is not None), None)
     if text is not None:
-        return msgspec.json.decode(text, type=dict[str, object])
+        return None if text == NOTHING_READ else msgspec.json.decode(text, type=dict[str, object])
     text = metadata.properties.get(name)
     if text is None:
         return None

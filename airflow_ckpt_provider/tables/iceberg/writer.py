@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyiceberg.io import FileIO
+    from pyiceberg.manifest import DataFile
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
 
@@ -120,14 +121,18 @@ class IcebergWriter:
 
     def write_chunks(self, chunks: Iterable[pa.Table], stem: str) -> Written:
         """Write rows that are in the table's schema, as from ``chunks``."""
+        return self.listed(self.write_files(chunks, stem), stem)
+
+    def write_files(self, chunks: Iterable[pa.Table], stem: str) -> list[DataFile]:
+        """Write rows that are in the table's schema into data files, which no manifest lists yet. Leaves no file on an error."""
         from pyiceberg.table.locations import load_location_provider
 
         io = self.facts.io()
-        locations = load_location_provider(self.facts.location, self.facts.properties)
         coming = iter(chunks)
         first = next(coming, None)
         if first is None:
-            return Written(0, 0, (), None)
+            return []
+        locations = load_location_provider(self.facts.location, self.facts.properties)
         files = RollingFiles(io, locations, self.facts.schema, self.facts.spec.spec_id, self.facts.properties, stem, first)
         all_rows = itertools.chain([first], coming)
         # It is not kept beside the chunks that follow it.
@@ -147,13 +152,23 @@ class IcebergWriter:
             with contextlib.suppress(Exception):
                 delete_files(io, files.abandon())
             raise
+        held = sum(file.record_count for file in closed)
+        if held != rows:
+            raise RowCountError(f"{rows} rows were written to {stem}, but its files hold {held} (I2).")
+        return closed
+
+    def listed(self, files: Sequence[DataFile], stem: str) -> Written:
+        """Write the manifest of a split's data files, if it has any."""
+        from pyiceberg.table.locations import load_location_provider
+
+        if not files:
+            return Written(0, 0, (), None)
+        locations = load_location_provider(self.facts.location, self.facts.properties)
         path = locations.new_metadata_location(f"{stem}.avro")
         codec = avro_codec(self.facts.properties, self.facts.table)
-        manifest = write_manifest(io, path, closed, self.facts.schema, self.facts.spec, codec)
-        if manifest.rows != rows:
-            raise RowCountError(f"{rows} rows were written to {stem}, but its files hold {manifest.rows} (I2).")
-        staged = tuple(StagedFile(file.file_path, file.file_size_in_bytes) for file in closed)
-        return Written(rows, manifest.bytes, staged, manifest.to_json())
+        manifest = write_manifest(self.facts.io(), path, files, self.facts.schema, self.facts.spec, codec)
+        staged = tuple(StagedFile(file.file_path, file.file_size_in_bytes) for file in files)
+        return Written(manifest.rows, manifest.bytes, staged, manifest.to_json())
 
     def remove(self, written: Written) -> None:
         """Remove the files of a split that lost the race to be published."""

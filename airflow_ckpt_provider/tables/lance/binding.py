@@ -70,8 +70,8 @@ class NamedDataset:
         dataset = open_dataset(self.identifier, self.files.options)
         if dataset is None:
             raise TableMissingError(
-                f"There is no Lance dataset at {self.identifier}. Write it with mode='create' first, or check the URI and the "
-                "connection."
+                f"There is no Lance dataset at {self.identifier}. Write it with mode='create' first, set "
+                "create_if_missing=True to have it created with the first rows, or check the URI and the connection."
             )
         version = dataset.data_storage_version
         if version not in LEAVES_ONLY:
@@ -82,6 +82,7 @@ class NamedDataset:
         return dataset
 
     def load_if_any(self) -> LanceDataset | None:
+        """The dataset as it is now; None if it does not exist."""
         try:
             return self.load()
         except TableMissingError:
@@ -112,7 +113,7 @@ class NamedDataset:
 
         if self.load_if_any() is not None:
             raise self._exists()
-        version = str(parameters.get("storage_version", STORAGE_VERSION))
+        version = str(parameters.get("storage_version") or STORAGE_VERSION)
         lines = unaddable(rows, version)
         if lines:
             raise SchemaMismatchError(
@@ -136,7 +137,7 @@ class NamedDataset:
         if binding.creation is None:
             return
         _, version = created_as(binding.creation)
-        told = version if parameters is None else str(parameters.get("storage_version", STORAGE_VERSION))
+        told = version if parameters is None else str(parameters.get("storage_version") or STORAGE_VERSION)
         if version not in LEAVES_ONLY or version != told:
             raise CorruptObjectError(
                 f"The checkpoint store says that the Lance dataset {self.identifier} is to be created with files of the storage "
@@ -146,8 +147,9 @@ class NamedDataset:
 
     def _exists(self) -> TableExistsError:
         return TableExistsError(
-            f"mode='create' makes the Lance dataset {self.identifier}, and there is one, which this write did not make. Nothing "
-            "was changed. Use mode='append' or 'overwrite' to write into it, another URI, or remove it."
+            f"This write is to create the Lance dataset {self.identifier}, and there is one, which it did not make. Nothing was "
+            "changed. Use mode='append' or 'overwrite' to write into it, another URI, or remove it. With create_if_missing=True, "
+            "clear the stage, which stages its rows for the dataset that is there."
         )
 
     def load_bound(self, binding: TableBinding) -> LanceDataset | None:

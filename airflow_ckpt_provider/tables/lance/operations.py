@@ -174,6 +174,17 @@ def carrying(dataset: LanceDataset, swap: Swap, schema: Any) -> Swap:  # noqa: A
     return Swap(LanceOperation.Merge(fragments, schema, preserves_nullability=True), 0, swap.holds)
 
 
+def taking_back(before: LanceDataset, schema: Any) -> Swap:  # noqa: ANN401 - a LanceSchema
+    """Show what an earlier version shows, by its own fragments, if nothing came since the version that this is made from.
+
+    Decision: not by Lance's ``Restore``, which nothing conflicts with: one that was prepared long ago takes out whatever has landed
+    since. Indices of the earlier version do not come back.
+    """
+    from lance import LanceOperation
+
+    return Swap(LanceOperation.Overwrite(schema, [fragment.metadata for fragment in before.get_fragments()]), 0, {})
+
+
 def _require_whole(fragments: Sequence[FragmentMetadata], dataset: LanceDataset) -> None:
     """Refuse to replace files of which others deleted rows: an update does that, too, and its rows stand somewhere else now."""
     touched = sum(metadata.num_deletions > 0 for metadata in fragments)

@@ -149,8 +149,9 @@ class LanceState:
         rows, held = sum(write.seal.rows for write in commit.writes), sum(fragments.rows for fragments in staged)
         if rows != held:
             raise RowCountError(f"{rows} rows are sealed for {self.named.identifier}, but the staged fragments hold {held} (I2).")
-        operation = self.mode(first).swap(commit.writes, staged)
-        if dataset is not None and watermarks_of(commit.writes):
+        mode = self.mode(first)
+        operation = mode.swap(commit.writes, staged)
+        if dataset is not None and watermarks_of(commit.writes) and not mode.sets_watermarks:
             operation = carrying(dataset, operation, with_watermarks(dataset, commit.writes))
         return VersionChange(
             self.named.files,

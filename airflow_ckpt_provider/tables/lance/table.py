@@ -11,7 +11,7 @@ from airflow_ckpt_provider.tables.lance.modes import MODES
 from airflow_ckpt_provider.tables.lance.orphans import delete, of_generation, referenced, written
 from airflow_ckpt_provider.tables.lance.state import LanceState
 from airflow_ckpt_provider.tables.mode import mode_of
-from airflow_ckpt_provider.tables.parameters import told
+from airflow_ckpt_provider.tables.parameters import CREATE_IF_MISSING, told
 from airflow_ckpt_provider.tables.written_files import WrittenFiles
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ class DatasetTable(NamedDataset):
         kind = mode_of(MODES, mode, parameters)
         told(kind.Parameters, parameters, mode)
         if mode != "create":
-            kind(self, self.load(), parameters).validate()
+            dataset = self.load_if_any() if parameters.get(CREATE_IF_MISSING) else self.load()
+            kind(self, dataset, parameters).validate()
 
     def evolve(self, rows: pa.Schema) -> list[str]:
         """Add the columns of ``rows`` that the dataset lacks; see ``Table.evolve``."""

@@ -16,7 +16,7 @@ from airflow_ckpt_provider.exceptions import CorruptObjectError, HistoryExpiredE
 from airflow_ckpt_provider.tables.decoding import decoded
 from airflow_ckpt_provider.tables.lance.history import Search, find
 from airflow_ckpt_provider.tables.lance.schema import in_memory
-from airflow_ckpt_provider.tables.watermarks import WATERMARK_PREFIX, watermarks_in, watermarks_of
+from airflow_ckpt_provider.tables.watermarks import NOTHING_READ, WATERMARK_PREFIX, watermarks_in, watermarks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,6 +55,8 @@ def watermark_of(dataset: LanceDataset, consumer: str) -> JsonObject | None:
     name = WATERMARK_PREFIX + consumer
     text = dataset.schema_metadata.get(name)
     notes = _begun(dataset, consumer)
+    if text == NOTHING_READ and notes:
+        return None
     if text is not None and notes:
         return _entry(text, name, dataset, dict[str, object])
     if text is not None:

@@ -23,12 +23,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from protocol.crash.reads import QUESTIONS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+    from protocol.crash.reads import Reads
+
 #: What a process is told by its environment, where nobody can hand it an ``Effects``: a Python worker of Spark.
 LEDGER, FATAL, DRIVER = "EFFECTS_LEDGER", "EFFECTS_FATAL", "EFFECTS_DRIVER"
+
+#: Behind the thread in a line of a ledger: nothing was read since the last effect.
+BLIND = "-"
 
 #: To stop at each effect.
 EVERY = -1
@@ -53,12 +60,14 @@ class Effects:
         and how many of that name there must have been, as in ``after close manifest#3``; empty or 0 for never, ``EVERY`` for each.
     :param how: ``SIGKILL`` or ``SIGSTOP``.
     :param driver: process that is killed too, 0 for none.
+    :param reads: what the process reads; None if nobody asks which effects have no read between them.
     """
 
     ledger: Path
     fatal: int | str = 0
     how: signal.Signals = signal.SIGKILL
     driver: int = 0
+    reads: Reads | None = None
 
     @classmethod
     def of_environment(cls) -> Effects:
@@ -66,16 +75,19 @@ class Effects:
 
     def happen(self, name: str) -> None:
         """Count one effect; does not return if it is the fatal one."""
+        looked = "" if self.reads is None or self.reads.any() else BLIND
         with self.ledger.open("a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             before = [line.split(" ", 1)[1].rstrip() for line in file]
-            file.write(f"{os.getpid()} {name}\n")
+            file.write(f"{threading.get_native_id()}{looked} {name}\n")
         if self._is_fatal(before, name):
             if self.driver:
                 os.kill(self.driver, self.how)
             # To this thread: a stop of the process may reach another thread first, and this one would go on meanwhile.
             signal.pthread_kill(threading.get_ident(), self.how)
+        if self.reads is not None:
+            self.reads.forget()
 
     def _is_fatal(self, before: list[str], name: str) -> bool:
         if isinstance(self.fatal, int):
@@ -95,8 +107,29 @@ def names_in(ledger: Path) -> list[str]:
     return [line.split(" ", 1)[1] for line in ledger.read_text().splitlines()] if ledger.exists() else []
 
 
-def install(effects: Counter) -> None:
-    """Count from now on in this process, also in modules that are imported later."""
+def stops_in(ledger: Path) -> list[tuple[int, str]]:
+    """Number and name of the effects at which a suspended run is in a place of its own.
+
+    Behind an effect and before the next, without a read in between, is one place: see ``reads``. Not if several threads have
+    effects: each of them is somewhere when one is stopped.
+    """
+    lines = [line.split(" ", 1) for line in ledger.read_text().splitlines()]
+    threads = {who.removesuffix(BLIND) for who, _ in lines}
+    stops = [(number, name) for number, (_, name) in enumerate(lines, 1)]
+    if len(threads) > 1:
+        return stops
+    following = [*(who.endswith(BLIND) and name.startswith("before") for who, name in lines[1:]), False]
+    return [stop for stop, is_same in zip(stops, following, strict=True) if not (is_same and stop[1].startswith("after"))]
+
+
+def install(effects: Counter, reads: Reads | None = None) -> None:
+    """Count from now on in this process, also in modules that are imported later.
+
+    :param reads: counts what this process reads; see ``Effects``.
+    """
+    for module in QUESTIONS if reads is not None else ():
+        if module in sys.modules:
+            reads.count_questions(sys.modules[module])
     waiting = dict(_PATCHES)
     for name in list(waiting):
         if name in sys.modules:

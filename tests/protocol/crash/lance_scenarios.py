@@ -77,6 +77,10 @@ CREATE_EMPTY = LanceScenario(
     ({"mode": "create", "parameters": {"storage_version": "2.1", "stable_row_ids": True}},),
     before=None,
 )
+#: The dataset comes into being with the rows, as with ``create``, because there is none.
+MAKES = dataclasses.replace(
+    CREATE, name="append to a dataset that is missing", writes=({"parameters": {"create_if_missing": True}},)
+)
 APPEND = LanceScenario("append", 2, 4, ({},))
 APPEND_TO_NOTHING = LanceScenario("append to a dataset without rows", 2, 4, ({},), before=0)
 PIECES = LanceScenario("append in pieces", 2, 5, ({"save_every": 2},), written_again=6)
@@ -141,6 +145,7 @@ GROWING = LanceScenario("append of what is new", 2, 4, ({"growing": True},), gro
 EVERY = [
     CREATE,
     CREATE_EMPTY,
+    MAKES,
     APPEND,
     APPEND_TO_NOTHING,
     PIECES,
@@ -154,6 +159,9 @@ EVERY = [
     STABLE_UPDATES,
     GROWING,
 ]
+
+#: One of each kind: with and without rows before, in pieces, of several tasks, with row ids that last, of what is new.
+SUSPENDED = [CREATE, APPEND, UPSERT_PIECES, OVERWRITE, MAPPED, STABLE, GROWING]
 
 
 class Replacement(NamedTuple):

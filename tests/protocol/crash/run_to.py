@@ -3,7 +3,9 @@
 Requests come as JSON lines on standard input and answers go as JSON lines to standard output. The parent never opens a
 store, a file or a catalog: the threads of Arrow, obstore and Lance do not survive a fork. To import those starts none.
 
-Or it runs everything itself and never forks: what runs to its end then costs neither the fork nor what happens but once.
+Only a run that is killed has to be a child of its own. One that is suspended at an effect goes on later and ends, and its child
+runs the next: a fork copies each page that the child then writes to, which takes longer than most runs. And what nothing happens
+to is run by a process that never forks.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from protocol.crash.effects import Effects, install
 from protocol.crash.imports import import_everything
+from protocol.crash.reads import Reads
 from support import chains
 from support.foreign import options_of
 from support.world import World, rows
@@ -33,7 +36,7 @@ from airflow_ckpt_provider.exceptions import CommitUnderWayError
 from airflow_ckpt_provider.sources import Files, IcebergTable
 from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.transforms import Map
-from airflow_ckpt_provider.write import cleanup, groups
+from airflow_ckpt_provider.write import cleanup, groups, undoing
 from airflow_ckpt_provider.write.pieces import SaveEvery
 from airflow_ckpt_provider.write.rejecting import OnError
 from airflow_ckpt_provider.write.sweep import Sweep
@@ -147,6 +150,16 @@ def clean(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return _cleaned(done)
 
 
+def undo(world: World, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Take what keys have landed out of the table again."""
+    done = []
+    for facts in writes:
+        latest = Checkpoint.latest(world.store, IdempotenceKey(facts.get("key", "orders")))
+        assert latest is not None
+        done.append(undoing.undo(latest, world.as_table(), "ada"))
+    return [{"snapshot_id": one.commit.commit_id, "landed_now": one.landed_now} for one in done]
+
+
 def _cleaned(done: Iterable[cleanup.Cleaned]) -> list[dict[str, Any]]:
     return [{"generation": one.generation, "state": one.state, "files": one.files, "left": one.left} for one in done]
 
@@ -205,6 +218,7 @@ _WORK: dict[str, Callable[[World, list[dict[str, Any]]], list[dict[str, Any]]]] 
     "chain": chain,
     "free": free,
     "sweep": sweep,
+    "undo": undo,
 }
 
 
@@ -234,8 +248,8 @@ def _child(job: dict[str, Any], gate: int | None) -> None:
     os._exit(0)
 
 
-def _effects(job: dict[str, Any]) -> Effects:
-    return Effects(Path(job["ledger"]), job["fatal"], signal.Signals[job["how"]])
+def _effects(job: dict[str, Any], reads: Reads | None = None) -> Effects:
+    return Effects(Path(job["ledger"]), job["fatal"], signal.Signals[job["how"]], reads=reads)
 
 
 def _done(job: dict[str, Any]) -> None:
@@ -254,11 +268,13 @@ class _Here:
 
     def __init__(self) -> None:
         self._effects: Effects | None = None
+        self._reads = Reads()
 
     def done(self, job: dict[str, Any]) -> dict[str, Any]:
-        first, self._effects = self._effects is None, _effects(job)
+        first, self._effects = self._effects is None, _effects(job, self._reads)
         if first:
-            install(self)
+            install(self, self._reads)
+        self._reads.forget()
         _done(job)
         return {"pid": os.getpid(), "suspended": False, "signal": 0}
 
@@ -288,6 +304,54 @@ def _wait(pid: int) -> dict[str, Any]:
     return {"pid": pid, "suspended": False, "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0}
 
 
+class _Suspendable:
+    """Children that run one job after the other, and suspend themselves when one is done, as they are when an effect is fatal.
+
+    Which of both it is tells the outcome, which is written before.
+    """
+
+    def __init__(self) -> None:
+        self._pipes: dict[int, int] = {}
+        self._outcomes: dict[int, Path] = {}
+        self._idle: list[int] = []
+
+    def begin(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Run the job until an effect suspends it, or to its end."""
+        pid = self._idle.pop() if self._idle else self._forked()
+        self._outcomes[pid] = Path(job["outcome"])
+        os.write(self._pipes[pid], json.dumps(job).encode() + b"\n")
+        return self.go_on(pid)
+
+    def go_on(self, pid: int) -> dict[str, Any]:
+        """Let a suspended job go on until an effect suspends it again, or to its end."""
+        os.kill(pid, signal.SIGCONT)
+        answer = _wait(pid)
+        if answer["suspended"] and self._outcomes[pid].exists():
+            self._idle.append(pid)
+            return {"pid": pid, "suspended": False, "signal": 0}
+        return answer
+
+    def close(self) -> None:
+        """End those that wait for a job."""
+        for pid in self._idle:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+    def _forked(self) -> int:
+        jobs, pipe = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            here = _Here()
+            with os.fdopen(jobs) as lines:
+                for line in lines:
+                    here.done(json.loads(line))
+                    os.kill(os.getpid(), signal.SIGSTOP)
+            os._exit(0)
+        os.close(jobs)
+        self._pipes[pid] = pipe
+        return pid
+
+
 def _together(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Run jobs at the same time: all of them wait at a pipe that is closed when all are there."""
     gate = os.pipe()
@@ -297,27 +361,25 @@ def _together(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [_wait(pid) for pid in pids]
 
 
-def _continued(pid: int) -> dict[str, Any]:
-    os.kill(pid, signal.SIGCONT)
-    return _wait(pid)
-
-
 def main() -> None:
     import_everything(lance="lance" in sys.argv[1:], glue="glue" in sys.argv[1:])
     _THERE.update(sys.modules)
     gc.freeze()
-    here = _Here()
+    here, suspendable = _Here(), _Suspendable()
     for line in sys.stdin:
         request = json.loads(line)
         if "together" in request:
             answer: Any = _together(request["together"])
         elif "continue" in request:
-            answer = _continued(request["continue"])
+            answer = suspendable.go_on(request["continue"])
         elif "here" in request:
             answer = here.done(request["here"])
+        elif request["run"]["how"] == "SIGSTOP":
+            answer = suspendable.begin(request["run"])
         else:
             answer = _wait(_fork(request["run"]))
         print(json.dumps(answer), flush=True)
+    suspendable.close()
 
 
 if __name__ == "__main__":

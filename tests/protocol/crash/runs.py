@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protocol.crash.effects import names_in
+from protocol.crash.effects import names_in, stops_in
 
 if TYPE_CHECKING:
     from support.world import World
@@ -33,6 +33,11 @@ class Run:
     @property
     def effects(self) -> list[str]:
         return names_in(self.ledger)
+
+    @property
+    def stops(self) -> list[tuple[int, str]]:
+        """Number and name of each effect at which to suspend such a run; see ``stops_in``."""
+        return stops_in(self.ledger)
 
     @property
     def found(self) -> dict[str, Any]:

@@ -69,6 +69,13 @@ _BEFORE = range(1000, 1006)
 CREATE = Scenario(
     "create", 2, 4, UNPARTITIONED_PARTITION_SPEC, ({"mode": "create", "parameters": {"partition_by": ["kind"]}},), before=None
 )
+#: The table comes into being with the rows, as with ``create``, because there is none.
+MAKES = replace(CREATE, name="append to a table that is missing", writes=({"parameters": {"create_if_missing": True}},))
+UPSERT_MAKES = replace(
+    CREATE,
+    name="upsert into a table that is missing",
+    writes=({"mode": "upsert", "parameters": {"upsert_keys": ["id"], "create_if_missing": True}},),
+)
 OVERWRITE = Scenario("overwrite", 2, 2, UNPARTITIONED_PARTITION_SPEC, ({"mode": "overwrite"},), _BEFORE)
 #: The file that is there holds rows that match and rows that do not: it is rewritten.
 WHERE = Scenario(

@@ -18,6 +18,7 @@ from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
 from airflow_ckpt_provider.spark import checkpointed_write, commit
 from airflow_ckpt_provider.spark.engine import SparkEngine, planned_in
 from airflow_ckpt_provider.spark.session import SparkTarget, quiet
+from airflow_ckpt_provider.write.pieces import SaveEvery
 from airflow_ckpt_provider.write.rounds import Rounds
 
 if TYPE_CHECKING:
@@ -42,15 +43,21 @@ TARGET = SparkTarget(
 #: Buckets of a DataFrame, and its partitions.
 BUCKETS = 4
 
+#: How a DataFrame is recovered of whose buckets pieces are saved, every so many rows.
+PIECES, SAVE = "pieces", 30
+
 
 def write(world: World, recover: str = "") -> tuple[Settled, set[str]]:
     """What the stage and commit operators do, without Airflow; returns the splits that were given to Spark, too.
 
-    :param recover: how a DataFrame of the input files is recovered; empty for the files themselves.
+    :param recover: how a DataFrame of the input files is recovered, or ``PIECES``; empty for the files themselves.
     """
     scheduled: set[str] = set()
     with SparkEngine(TARGET, "crash", lambda _: None) as engine:
-        changes = {"source": planned_in(frame_of(world, recover), engine.session)} if recover else {}
+        changes: dict[str, Any] = {"source": planned_in(frame_of(world, recover), engine.session)} if recover else {}
+        if recover == PIECES:
+            save = SaveEvery(rows=SAVE, seconds=None, buckets=True)
+            changes |= {"transform": "protocol.crash.run_to:same", "transform_version": "1", "save_every": save}
         attempt = world.attempt(world.request(**changes))
         if attempt.commit is None:
             rounds = Rounds(engine, 1)
@@ -62,7 +69,8 @@ def write(world: World, recover: str = "") -> tuple[Settled, set[str]]:
 
 def frame_of(world: World, recover: str) -> SparkDataFrame:
     ids = {} if recover == "partitions" else {"id_column": "id", "buckets": BUCKETS}
-    return SparkDataFrame(orders, parameters={"path": str(world.input)}, recover=recover, **ids)
+    how = "buckets" if recover == PIECES else recover
+    return SparkDataFrame(orders, parameters={"path": str(world.input)}, recover=how, **ids)
 
 
 def program(world: World) -> Reference:

@@ -53,9 +53,9 @@ def test_a_clean_up_killed_at_any_effect_is_done_again(case, tmp_path):
 def test_a_zombie_that_wakes_up_after_it_was_given_up_and_cleaned_up_does_no_harm(case, tmp_path):
     runs, scenario, check = case
     (write,) = scenario.writes
-    effects = runs.run(scenario.world(tmp_path / "whole"), write).effects
+    stops = runs.run(scenario.world(tmp_path / "whole"), write).stops
     worlds = Prepared(tmp_path / "world", scenario.world)
-    for number, name in enumerate(effects, 1):
+    for number, name in stops:
         world = worlds.again()
         zombie = runs.run(world, write, fatal=number, how=signal.SIGSTOP)
         assert zombie.suspended

@@ -23,12 +23,14 @@ from protocol.crash.points import Points, said
 from protocol.crash.scenarios import (
     CREATE,
     ELSEWHERE,
+    MAKES,
     MAPPED,
     MODES,
     PARTITIONED,
     PIECES,
     PIECES_PARTITIONED,
     UNPARTITIONED,
+    UPSERT_MAKES,
     UPSERT_PIECES,
     WHERE,
 )
@@ -65,7 +67,7 @@ def every_point(runs, tmp_path, scenario, check):
     return points.run
 
 
-SCENARIOS = [UNPARTITIONED, PARTITIONED, MAPPED, PIECES, PIECES_PARTITIONED, UPSERT_PIECES, *MODES, *ELSEWHERE]
+SCENARIOS = [UNPARTITIONED, PARTITIONED, MAPPED, PIECES, PIECES_PARTITIONED, UPSERT_PIECES, MAKES, UPSERT_MAKES, *MODES, *ELSEWHERE]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
@@ -115,6 +117,22 @@ def test_a_write_killed_twice_at_different_effects_is_exactly_once(runs, tmp_pat
         except AssertionError as error:
             problems.append(f"{first}, then {second} ({retry.effects[-1:]}): {said(error)}")
     assert not problems, "\n".join(problems)
+
+
+def test_a_write_that_makes_its_table_and_is_killed_at_any_effect_adds_its_rows_to_the_one_that_another_has_made(runs, tmp_path):
+    other = dict(MAKES.writes[0]) | {"key": "another"}
+
+    def check(world, rows):
+        landed = bool(own_snapshots(world))
+        assert runs.run(world, other).result[0]["landed_now"]
+        # A commit that was begun meets the other table; the stage, run again, begins anew on it.
+        again = runs.run(world, *MAKES.writes)
+        assert again.result[0]["landed_now"] is not landed
+        assert world.ids() == sorted(MAKES.ids * 2)
+        assert len(own_snapshots(world)) == 2
+        assert_same_in_every_state(world.table(), rows * 2)
+
+    every_point(runs, tmp_path, MAKES, check)
 
 
 def test_a_write_killed_at_any_effect_and_restarted_with_other_code_is_there_once_in_one_version(runs, tmp_path):

@@ -83,7 +83,7 @@ def test_killed_at_any_effect_and_run_again(kind, start, points):
 
 def test_suspended_at_any_effect_while_another_attempt_does_it_all(kind, start, points, tmp_path):
     worlds = Prepared(tmp_path / "suspended", kind.scenario.world)
-    for number, name in enumerate(points.run.effects, 1):
+    for number, name in points.run.stops:
         world = worlds.again()
         zombie = start.run(world, WRITE, fatal=number, how=signal.SIGSTOP)
         assert zombie.suspended, name

@@ -83,8 +83,8 @@ def test_killed_at_any_moment_in_lances_own_commit_and_run_again(lance_runs, tmp
         assert_added_once(world)
 
 
-def test_suspended_at_any_effect_while_another_attempt_does_it_all(lance_runs, tmp_path, effects):
-    for number, name in enumerate(effects, 1):
+def test_suspended_at_any_effect_while_another_attempt_does_it_all(lance_runs, tmp_path, points):
+    for number, name in points.run.stops:
         world = world_at(tmp_path / str(number))
         run = lance_runs.run(world, do="columns", fatal=number, how=signal.SIGSTOP)
         assert run.suspended, name

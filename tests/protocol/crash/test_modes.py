@@ -8,7 +8,7 @@ import pytest
 from protocol.crash.exactly_once import assert_exactly_once, assert_files_are_known, generations, own_snapshots
 from protocol.crash.maintenance import FOREIGN, foreign_append
 from protocol.crash.points import Points, said
-from protocol.crash.scenarios import CREATE, OVERWRITE, PARTITIONS, UNPARTITIONED, UPSERT, WHERE
+from protocol.crash.scenarios import CREATE, MAKES, OVERWRITE, PARTITIONS, UNPARTITIONED, UPSERT, WHERE
 from pyiceberg.table.snapshots import Operation
 
 pytestmark = pytest.mark.crash
@@ -64,7 +64,7 @@ def suspended(runs, world, scenario, effect):
 
 
 @pytest.mark.parametrize("effect", ["before commit of the table", "before close manifest list", "before put g1/group.json"])
-@pytest.mark.parametrize("scenario", [CREATE, OVERWRITE, WHERE, PARTITIONS, UPSERT], ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", [CREATE, MAKES, OVERWRITE, WHERE, PARTITIONS, UPSERT], ids=lambda scenario: scenario.name)
 def test_a_commit_that_was_thought_dead_finds_that_another_has_landed(runs, tmp_path, scenario, effect):
     world = scenario.world(tmp_path / "world")
     zombie = suspended(runs, world, scenario, effect)
@@ -103,4 +103,17 @@ def test_of_two_writes_that_create_one_table_the_second_is_told(runs, tmp_path):
     assert zombie.error == "TableExistsError"
     assert world.ids() == CREATE.ids
     assert len(own_snapshots(world)) == 1
+    assert_files_are_known(world)
+
+
+def test_of_two_writes_that_make_one_table_the_second_adds_its_rows_when_it_is_run_again(runs, tmp_path):
+    world = MAKES.world(tmp_path / "world")
+    zombie = suspended(runs, world, MAKES, "before commit of the table")
+    other = dict(MAKES.writes[0]) | {"key": "another"}
+    assert runs.run(world, other).result[0]["landed_now"]
+    assert runs.run(world, *MAKES.writes).result[0]["landed_now"]
+    runs.resume(zombie)
+    assert zombie.error in {"DiscardedError", "TableExistsError"}
+    assert world.ids() == sorted(MAKES.ids * 2)
+    assert len(own_snapshots(world)) == 2
     assert_files_are_known(world)

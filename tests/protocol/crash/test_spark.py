@@ -23,9 +23,10 @@ from protocol.crash.exactly_once import (
     generations,
     own_snapshots,
 )
-from protocol.crash.spark_to import BUCKETS, TARGET, program, saved, write
+from protocol.crash.spark_to import BUCKETS, PIECES, TARGET, program, saved, write
 from support.world import World
 
+from airflow_ckpt_provider.checkpoint.pieces import pieces_of
 from airflow_ckpt_provider.spark.session import spark_session
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
@@ -33,59 +34,63 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark]
 SPLITS = 8
 IDS = list(range(SPLITS * 50))
 
-#: The same for a DataFrame, by how it is recovered.
-FRAMES = {
-    "buckets": ["after create data file#1", "before put g1/staged#2", "after put g1/staged#3", "before close metadata#1"],
-    "partitions": ["after put g1/plan#1", "before put g1/staged#2"],
-    "rows": ["before put g1/ids#1", "after put g1/ids#2", "before put g1/staged#2", "after put g1/staged#3"],
-}
-
-#: The same for a program of the user's own. ``PROGRAM_EFFECTS=1`` is for all of its effects, and for more of those of partitions.
-PROGRAM = ["after put g1/header#1", "after put g1/staged#3", "after commit of#1"]
-if os.environ.get("PROGRAM_EFFECTS"):
-    FRAMES["partitions"] += ["after create data file#1", "after put g1/staged#3", "before close metadata#1"]
-    PROGRAM = [
-        f"{when} {effect}#{number}"
-        for when in ("before", "after")
-        for effect, most in {
-            "put g1/header": 1, "put g1/plan": 1, "put g1/attempts": 1, "create data file": BUCKETS, "close data file": BUCKETS,
-            "create manifest of": BUCKETS, "close manifest of": BUCKETS, "put g1/staged": BUCKETS, "put g1/seal": 1,
-            "put g1/group": 1, "create manifest list": 1, "close manifest list": 1, "commit of the table": 1, "create metadata": 1,
-            "close metadata": 1, "put g1/commit": 1,
-        }.items()
-        for number in range(1, most + 1)
-    ]  # fmt: skip
-
-#: The same for a save in the format ``checkpointed``, whose partitions are Spark's own.
-FORMAT = ["after put g1/plan#1"]
-if os.environ.get("PROGRAM_EFFECTS"):
-    FORMAT = [
-        f"{when} {effect}#{number}"
-        for when in ("before", "after")
-        for effect, most in {
-            "put g1/header": 1, "put g1/attempts": 1, "create data file": 4, "close data file": 4, "create manifest of": 4,
-            "close manifest of": 4, "put g1/staged": 4, "put g1/plan": 1, "put g1/seal": 1, "put g1/group": 1,
-            "create manifest list": 1, "close manifest list": 1, "commit of the table": 1, "create metadata": 1,
-            "close metadata": 1, "put g1/commit": 1,
-        }.items()
-        for number in range(1, most + 1)
-    ]  # fmt: skip
-
 TESTS = Path(__file__).resolve().parents[2]
 
-#: Where everything is killed, driver and worker. ``test_every_effect`` has the driver's effects without Spark, all of them.
-EVERYTHING = [
-    "after put g1/attempts#1",
+#: All effects of a program and of a save, how often they happen at least.
+EFFECTS = {
+    "put g1/header": 1, "put g1/plan": 1, "put g1/attempts": 1, "create data file": BUCKETS, "close data file": BUCKETS,
+    "create manifest of": BUCKETS, "close manifest of": BUCKETS, "put g1/staged": BUCKETS, "put g1/seal": 1, "put g1/group": 1,
+    "create manifest list": 1, "close manifest list": 1, "commit of the table": 1, "create metadata": 1, "close metadata": 1,
+    "put g1/commit": 1,
+}  # fmt: skip
+
+
+def effects(*few, more=()):
+    """Effects at which to kill: a few, because each takes a driver, a JVM and its workers; all with ``EFFECTS_WITH_SPARK=1``.
+
+    ``test_every_effect`` has the driver's effects without Spark, all of them.
+    """
+    return [*few, *(one for one in more if one not in few)] if os.environ.get("EFFECTS_WITH_SPARK") else list(few)
+
+
+def every(most):
+    """Before and after each of the effects."""
+    return [f"{when} {effect}#{n}" for when in ("before", "after") for effect, count in most.items() for n in range(1, count + 1)]
+
+
+#: Where everything is killed, driver and worker.
+EVERYTHING = effects(
     "after create data file#2",
-    "before close data file#3",
-    "before close manifest of#4",
     "before put g1/staged#6",
-    "after put g1/staged#3",
     "before close metadata#1",
-]
+    more=["after put g1/attempts#1", "before close data file#3", "before close manifest of#4", "after put g1/staged#3"],
+)
 
 #: Where only the Python worker is killed, as the kernel does when memory runs out; the driver lives to report it.
-WORKER = ["after close data file#5", "after put g1/staged#8"]
+WORKER = effects("after close data file#5", more=["after put g1/staged#8"])
+
+#: The same as everything for a DataFrame, by how it is recovered.
+FRAMES = {
+    "buckets": effects(
+        "after put g1/staged#3", more=["after create data file#1", "before put g1/staged#2", "before close metadata#1"]
+    ),
+    "partitions": effects(
+        "before put g1/staged#2",
+        more=["after put g1/plan#1", "after create data file#1", "after put g1/staged#3", "before close metadata#1"],
+    ),
+    "rows": effects("after put g1/ids#2", "before put g1/staged#2", more=["before put g1/ids#1", "after put g1/staged#3"]),
+}
+
+#: The same for a DataFrame of whose buckets pieces are saved.
+PIECES_EFFECTS = effects(
+    "before put g1/pieces#7", more=["after put g1/pieces#2", "after create data file#8", "before put g1/staged#2"]
+)
+
+#: The same for a program of the user's own.
+PROGRAM = effects("after put g1/staged#3", more=every(EFFECTS))
+
+#: The same for a save in the format ``checkpointed``, whose partitions are Spark's own.
+FORMAT = effects("after put g1/staged#3", more=every({effect: min(count, 4) for effect, count in EFFECTS.items()}))
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +167,31 @@ def test_splits_of_a_dataframe_whose_processes_are_all_killed_are_completed_by_a
     assert_exactly_once(world, IDS)
     assert_only_missing_splits_were_written(world, before)
     assert write(world, recover)[1] == set()
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("fatal", PIECES_EFFECTS)
+def test_pieces_of_buckets_whose_processes_are_all_killed_are_gone_on_with_by_a_retry(world, tmp_path, fatal):
+    before = killed_frame(world, tmp_path / "ledger", fatal, PIECES)
+    early = saved_pieces(world)
+    assert early
+    settled, scheduled = write(world, PIECES)
+    assert settled.landed_now
+    assert len(scheduled) == BUCKETS - len(before.published)
+    assert_exactly_once(world, IDS)
+    assert_only_missing_splits_were_written(world, before)
+    late = saved_pieces(world)
+    for split, pieces in early.items():
+        # What was saved counts: an attempt for which it does not publishes no piece.
+        assert late[split][: len(pieces)] == pieces
+        assert late[split][-1].last
+    assert write(world, PIECES)[1] == set()
+
+
+def saved_pieces(world):
+    """The pieces of each bucket."""
+    (checkpoint,) = generations(world, "orders")
+    return {pieces[0].split: pieces for pieces in pieces_of(checkpoint.store, checkpoint.paths, checkpoint.plan().splits).values()}
 
 
 @pytest.mark.usefixtures("spark")

@@ -37,16 +37,20 @@ def resume(runs, zombie):
     assert zombie.error in HARMLESS, zombie.found["traceback"]
 
 
+def whole(runs, root, scenario):
+    return runs.run(scenario.world(root), *scenario.writes)
+
+
 def effects_of(runs, root, scenario):
-    return runs.run(scenario.world(root), *scenario.writes).effects
+    return whole(runs, root, scenario).effects
 
 
 @pytest.mark.parametrize("scenario", [UNPARTITIONED, MAPPED, PIECES], ids=lambda scenario: scenario.name)
 def test_a_zombie_that_wakes_up_after_its_retry_has_committed_changes_nothing(runs, tmp_path, scenario):
-    effects = effects_of(runs, tmp_path / "whole", scenario)
+    stops = whole(runs, tmp_path / "whole", scenario).stops
     worlds = Prepared(tmp_path / "world", scenario.world)
     problems = []
-    for number, name in list(enumerate(effects, 1))[:: len(scenario.writes)]:
+    for number, name in stops[:: len(scenario.writes)]:
         world = worlds.again()
         zombie = suspended(runs, world, scenario, number)
         retry = runs.run(world, *scenario.writes)

@@ -8,8 +8,9 @@ What pyiceberg 0.12 does well is left to it: the manifest of a split is written 
   remembered as JSON, so that a commit opens none of them. pyiceberg's own appends describe all files in the process that commits.
 - **Merging** (``merge``, ``worth_merging``). Entries are copied as the bytes that they are. pyiceberg merges only what snapshots
   have already, and decodes and encodes each entry.
-- **Rewriting** (``rewrite_manifest``). A data file stays the bytes that it was, and only the four fields before it are encoded:
-  fields of newer format versions that pyiceberg drops, and bounds that it cannot decode, survive.
+- **Rewriting** (``rewrite_manifest``; ``restore_manifest`` for files of an earlier snapshot that come back). A data file stays
+  the bytes that it was, and only the four fields before it are encoded: fields of newer format versions that pyiceberg drops, and
+  bounds that it cannot decode, survive.
 - **Reading as a stream** (``live_entries``, ``entries_of``, ``data_file``; ``Entries`` for a staged manifest). pyiceberg returns
   the entries of a manifest as one list; what is remembered here does not grow with the manifest.
 - **Bounds of text** (``facts_with_cut_bounds``, ``cut_upper``) where pyiceberg raises U+D7FF to what is no character, and fails.
@@ -38,7 +39,7 @@ from airflow_ckpt_provider.tables.iceberg.manifest.avro import Entries, Entry, i
 from airflow_ckpt_provider.tables.iceberg.manifest.cutting import cut_upper, facts_with_cut_bounds
 from airflow_ckpt_provider.tables.iceberg.manifest.entries import ADDED, DELETED, FACTS, data_file, entries_of, live_entries
 from airflow_ckpt_provider.tables.iceberg.manifest.merging import merge, worth_merging
-from airflow_ckpt_provider.tables.iceberg.manifest.rewriting import rewrite_manifest
+from airflow_ckpt_provider.tables.iceberg.manifest.rewriting import restore_manifest, rewrite_manifest
 from airflow_ckpt_provider.tables.iceberg.manifest.staged import (
     FACTS_ENTRY,
     FORMAT_VERSION,
@@ -63,6 +64,7 @@ __all__ = [
     "in_order",
     "live_entries",
     "merge",
+    "restore_manifest",
     "rewrite_manifest",
     "to_manifest_file",
     "worth_merging",

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.tables.iceberg.manifest.avro import HEAD, ContainerWriter, Entries, to_long
-from airflow_ckpt_provider.tables.iceberg.manifest.entries import DELETED, EXISTING, FACTS, inheriting
+from airflow_ckpt_provider.tables.iceberg.manifest.entries import ADDED, DELETED, EXISTING, FACTS, inheriting
 from airflow_ckpt_provider.tables.iceberg.manifest.staged import FACTS_ENTRY
 
 if TYPE_CHECKING:
@@ -48,6 +48,21 @@ def rewrite_manifest(
     return rewrite.manifest_file()
 
 
+def restore_manifest(io: FileIO, path: str, source: ManifestFile, snapshot_id: int, paths: frozenset[str]) -> ManifestFile:
+    """Write a manifest of an earlier snapshot anew at ``path``, with these files of it, as added by a later one.
+
+    They keep their sequence numbers, so that the deletes which applied to them, and no others, apply to them again.
+
+    :param snapshot_id: the snapshot that adds them again.
+    :param paths: of files that were live in the earlier snapshot.
+    """
+    with Entries(io, source.manifest_path, FACTS) as entries, _Rewrite(io, path, source, entries, snapshot_id) as rewrite:
+        for stored in entries:
+            if stored.status != DELETED and stored.file["file_path"] in paths:
+                rewrite.added(inheriting(stored, source))
+    return rewrite.manifest_file()
+
+
 class _Rewrite:
     """A new manifest made of the entries of another one, of its schema and with its metadata.
 
@@ -80,6 +95,10 @@ class _Rewrite:
         """Keep a live file."""
         self._add(EXISTING, entry, entry.snapshot_id)
 
+    def added(self, entry: Entry) -> None:
+        """Record that this snapshot adds a file again."""
+        self._add(ADDED, entry._replace(file_sequence_number=None), self.snapshot_id)
+
     def deleted(self, entry: Entry) -> None:
         """Record that this snapshot removes a live file."""
         self._add(DELETED, entry, self.snapshot_id)
@@ -87,7 +106,7 @@ class _Rewrite:
     def _add(self, status: int, entry: Entry, snapshot_id: int | None) -> None:
         self.files[status] += 1
         self.rows[status] += entry.file["record_count"]
-        if status == EXISTING and entry.sequence_number is not None:
+        if status != DELETED and entry.sequence_number is not None:
             self._lowest = entry.sequence_number if self._lowest is None else min(self._lowest, entry.sequence_number)
         head = to_long(status)
         for null, value in zip(self._nulls[1:], (snapshot_id, entry.sequence_number, entry.file_sequence_number), strict=True):
@@ -113,10 +132,10 @@ class _Rewrite:
             sequence_number=UNASSIGNED_SEQ,
             min_sequence_number=UNASSIGNED_SEQ if self._lowest is None else self._lowest,
             added_snapshot_id=self.snapshot_id,
-            added_files_count=0,
+            added_files_count=self.files[ADDED],
             existing_files_count=self.files[EXISTING],
             deleted_files_count=self.files[DELETED],
-            added_rows_count=0,
+            added_rows_count=self.rows[ADDED],
             existing_rows_count=self.rows[EXISTING],
             deleted_rows_count=self.rows[DELETED],
             partitions=self.source.partitions,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestFile
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
+    from pyiceberg.typedef import TableVersion
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject
 
@@ -81,7 +82,16 @@ def write_manifest(
     io: FileIO, path: str, files: Sequence[DataFile], schema: Schema, spec: PartitionSpec, codec: str
 ) -> StagedManifest:
     """Write the manifest of one split; ``files`` must not be empty."""
-    from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, ManifestWriterV2, construct_partition_summaries
+    from pyiceberg.manifest import (
+        ManifestEntry,
+        ManifestEntryStatus,
+        ManifestWriterV2,
+        construct_partition_summaries,
+        data_file_with_partition,
+        manifest_entry_schema_with_data_file,
+    )
+    from pyiceberg.transforms import VoidTransform
+    from pyiceberg.types import StructType
 
     staged = StagedManifest(
         path=path,
@@ -98,6 +108,16 @@ def write_manifest(
     )
 
     class Writer(ManifestWriterV2):
+        def _with_partition(self, format_version: TableVersion) -> Schema:
+            # The library requires a value where the column is required. That of a field that was dropped is null all the same.
+            dropped = {field.field_id for field in self._spec.fields if isinstance(field.transform, VoidTransform)}
+            fields = (
+                field.model_copy(update={"required": field.required and field.field_id not in dropped})
+                for field in self._spec.partition_type(self._schema).fields
+            )
+            partition = data_file_with_partition(StructType(*fields), format_version)
+            return manifest_entry_schema_with_data_file(format_version, partition)
+
         @property
         def _meta(self) -> dict[str, str]:
             return {**super()._meta, FACTS_ENTRY: staged.facts}

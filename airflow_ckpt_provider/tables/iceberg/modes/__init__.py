@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_ckpt_provider.tables.iceberg.modes.append import Append, Create
 from airflow_ckpt_provider.tables.iceberg.modes.overwrite import Overwrite
 from airflow_ckpt_provider.tables.iceberg.modes.overwrite_partitions import OverwritePartitions
+from airflow_ckpt_provider.tables.iceberg.modes.undo import Undo
 from airflow_ckpt_provider.tables.iceberg.modes.upsert import Upsert
 
 if TYPE_CHECKING:
@@ -20,4 +21,5 @@ MODES: Mapping[str, type[IcebergMode]] = {
     "overwrite": Overwrite,
     "overwrite_partitions": OverwritePartitions,
     "upsert": Upsert,
+    "undo": Undo,
 }

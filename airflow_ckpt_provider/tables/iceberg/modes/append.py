@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from msgspec import Meta
-
 from airflow_ckpt_provider.tables.iceberg.modes.base import IcebergMode
-from airflow_ckpt_provider.tables.parameters import ModeParameters
+from airflow_ckpt_provider.tables.iceberg.modes.creating import CreateParameters, MayCreateParameters
 
 
 class Append(IcebergMode):
     """Rows are added."""
 
-
-class CreateParameters(ModeParameters, frozen=True, kw_only=True):
-    """What the table is to be."""
-
-    partition_by: Annotated[list[str] | None, Meta(description="terms such as day(ts), bucket(16, id), region")] = None
-    sort_by: Annotated[list[str] | None, Meta(description="the sort order to record, such as id or ts desc")] = None
-    table_properties: Annotated[dict[str, str] | None, Meta(description="properties of the table")] = None
-    location: Annotated[str | None, Meta(description="where the table's files go")] = None
+    Parameters = MayCreateParameters
 
 
 class Create(IcebergMode):

@@ -16,6 +16,7 @@ from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_same_sc
 from airflow_ckpt_provider.tables.iceberg.evolution import pinned_schema
 from airflow_ckpt_provider.tables.iceberg.modes.splits import head_id
 from airflow_ckpt_provider.tables.iceberg.removals import RemoveFiles
+from airflow_ckpt_provider.tables.iceberg.undo import Restored
 from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter, WriterFacts
 from airflow_ckpt_provider.tables.mode import Mode
 from airflow_ckpt_provider.tables.watermarks import moves_watermark
@@ -106,6 +107,11 @@ class IcebergMode(Mode):
         if not self.matches_rows:
             require_whole(self.table, writes[0].header, replaced)
         return [RemoveFiles(replaced)]
+
+    def restored(self, writes: Sequence[SealedWrite]) -> Restored:
+        """Files of earlier snapshots that the commit puts back: none."""
+        del writes
+        return Restored()
 
     @classmethod
     def changes_nothing(cls, writes: Sequence[SealedWrite]) -> bool:

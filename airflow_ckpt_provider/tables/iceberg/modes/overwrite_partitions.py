@@ -8,6 +8,7 @@ from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_one_spec
 from airflow_ckpt_provider.tables.iceberg.manifest import FACTS, Entries, StagedManifest
 from airflow_ckpt_provider.tables.iceberg.modes.base import IcebergMode, replaces_all
+from airflow_ckpt_provider.tables.iceberg.modes.creating import MayCreateParameters
 from airflow_ckpt_provider.tables.iceberg.removals import RemovePartitions, key_of
 from airflow_ckpt_provider.tables.mode import Grouping
 
@@ -18,9 +19,20 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.iceberg.removals import Key, Removal
 
 
+class OverwritePartitionsParameters(MayCreateParameters, frozen=True, kw_only=True):
+    """What the table is to be, if there is none."""
+
+    def problem(self) -> str | None:
+        """A table without partitions."""
+        if self.create_if_missing and not self.partition_by:
+            return "mode='overwrite_partitions' with create_if_missing=True needs partition_by, such as day(ts)."
+        return super().problem()
+
+
 class OverwritePartitions(IcebergMode):
     """The partitions that occur in the staged rows are replaced."""
 
+    Parameters = OverwritePartitionsParameters
     grouping = Grouping.ONE_COMMIT
 
     def validate(self) -> None:

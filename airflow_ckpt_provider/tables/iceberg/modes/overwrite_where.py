@@ -11,11 +11,11 @@ from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
 from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_same_files
 from airflow_ckpt_provider.tables.iceberg.manifest_rewrite import classify
 from airflow_ckpt_provider.tables.iceberg.modes.base import IcebergMode, replaces_all
+from airflow_ckpt_provider.tables.iceberg.modes.creating import MayCreateParameters
 from airflow_ckpt_provider.tables.iceberg.modes.splits import table_split, with_table_splits
 from airflow_ckpt_provider.tables.iceberg.removals import RemoveFiles, RemoveWhere
 from airflow_ckpt_provider.tables.iceberg.row_filter import KeepingWriter, RowFilter
 from airflow_ckpt_provider.tables.mode import Grouping
-from airflow_ckpt_provider.tables.parameters import ModeParameters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.writer import Writer
 
 
-class OverwriteParameters(ModeParameters, frozen=True, kw_only=True):
+class OverwriteParameters(MayCreateParameters, frozen=True, kw_only=True):
     """Which rows are replaced: all, or those of a filter."""
 
     overwrite_filter: Annotated[str | None, Meta(description="the rows to replace, such as \"day = '2026-01-01'\"")] = None
@@ -37,7 +37,7 @@ class OverwriteParameters(ModeParameters, frozen=True, kw_only=True):
     def problem(self) -> str | None:
         """Values of parameters of no filter."""
         if self.overwrite_parameters is None or self.overwrite_filter:
-            return None
+            return super().problem()
         return "overwrite_parameters are values of parameters of overwrite_filter, and there is none."
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Split
+from airflow_ckpt_provider.scan.data_files import identity_of
 from airflow_ckpt_provider.tables.iceberg.search import head_of
 
 if TYPE_CHECKING:
@@ -18,13 +19,19 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import Plan
     from airflow_ckpt_provider.scan.data_files import ScanFile
+    from airflow_ckpt_provider.tables.iceberg.upsert.grouping import FileGroup
 
 
 def table_split(task: str, file: ScanFile, *more: str) -> Split:
     """A table split for one of the table's files: its id says which file it is, with which deletes."""
-    facts = "\0".join([file.path, *sorted(delete.path for delete in file.deletes), *more])
+    facts = "\0".join([identity_of(file.path, file.deletes), *more])
     digest = hashlib.sha256(facts.encode()).hexdigest()[:16]
     return Split(id=f"{task}{digest}", bytes=file.bytes, read=msgspec.to_builtins(file), task=task)
+
+
+def group_split(task: str, group: FileGroup) -> Split:
+    """A table split for some of the table's files: its id says which these are, with which deletes."""
+    return Split(id=f"{task}{group.id}", bytes=sum(group.bytes), read=msgspec.to_builtins(group), task=task)
 
 
 def with_table_splits(plan: Plan, splits: Iterable[Split], base: int | None) -> Plan:

@@ -1,8 +1,8 @@
 """The mode ``upsert``: which splits each of its phases has, and what its commit replaces.
 
-The source is staged first, in files of its own. Then every file of the table that can hold one of its keys is matched; then what
-none of them holds is inserted. Ids of these splits are digests of what they are computed from, so that after the table moved
-the next plan has the same ids for all that the change did not touch, and those are staged already.
+The source is staged first, in files of its own. Then every file of the table that can hold one of its keys is matched, small
+ones together; then what none of them holds is inserted. Ids of these splits are digests of what they are computed from, so that
+after the table moved the next plan has the same ids for all that the change did not touch, and those are staged already.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import Split, StagedFile, part_of
 from airflow_ckpt_provider.checkpoint.restaged import as_named, first_id, reread, restaged
-from airflow_ckpt_provider.scan.data_files import ScanFile
 from airflow_ckpt_provider.tables.iceberg.conflict_checks import require_same_files
 from airflow_ckpt_provider.tables.iceberg.modes.base import IcebergMode
-from airflow_ckpt_provider.tables.iceberg.modes.splits import table_split
+from airflow_ckpt_provider.tables.iceberg.modes.creating import MayCreateUpsertParameters
+from airflow_ckpt_provider.tables.iceberg.modes.splits import group_split
 from airflow_ckpt_provider.tables.iceberg.removals import RemoveFiles
 from airflow_ckpt_provider.tables.iceberg.upsert.facts import require_as_written
+from airflow_ckpt_provider.tables.iceberg.upsert.grouping import FileGroup, GroupSize, grouped
 from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
 from airflow_ckpt_provider.tables.iceberg.upsert.plan import plan_matches
 from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import MatchSidecar
 from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFile, StagedSources
 from airflow_ckpt_provider.tables.iceberg.upsert.writer import UpsertWriter
 from airflow_ckpt_provider.tables.keys.key_batches import buckets_for
-from airflow_ckpt_provider.tables.keys.parameters import UpsertParameters
 from airflow_ckpt_provider.tables.mode import Grouping
 from airflow_ckpt_provider.tables.staged_files import reading_staged
 from airflow_ckpt_provider.tables.writer import Written
@@ -53,8 +53,8 @@ _UNKNOWN_BUCKETS = 16
 class Upsert(IcebergMode):
     """Rows with the keys of staged ones are updated, and the other staged rows inserted."""
 
-    Parameters = UpsertParameters
-    parameters: UpsertParameters
+    Parameters = MayCreateUpsertParameters
+    parameters: MayCreateUpsertParameters
     grouping = Grouping.ALONE
     provisional = True
     matches_rows = True
@@ -143,12 +143,13 @@ class Upsert(IcebergMode):
         return buckets_for(size) if size else _UNKNOWN_BUCKETS
 
     def _matches(self, write: StagedWrite, head: int | None, sources: Sequence[SourceFile]) -> list[Split]:
-        """A split for each live file that can hold a key; not for those that the commit removes anyway."""
+        """A split for each group of live files that can hold a key, without those that the commit removes anyway."""
         if not sources:
             return []
         replaced = frozenset(write.replaced_files)
         files = plan_matches(self.table, head, self.parameters.upsert_keys, sources, write.header.table.schema_id)
-        return [table_split(MATCH, file) for file in files if file.path not in replaced]
+        wanted = (scanned for scanned in files if scanned.file.path not in replaced)
+        return [group_split(MATCH, group) for group in grouped(wanted, GroupSize.of(self.table.metadata.properties))]
 
     def _inserts(self, records: Sequence[Staged], matches: dict[str, Split]) -> list[Split]:
         """A split for each staged source file. What it inserts depends on all matches, and so does its id."""
@@ -163,7 +164,7 @@ class UpsertWork:
     """Does the splits of all phases; see ``Writer``.
 
     :param sources: all staged source files, once the source is staged.
-    :param sidecars: of all files of the table, once they are matched.
+    :param sidecars: of all groups of files of the table, once they are matched.
     """
 
     def __init__(self, upsert: UpsertWriter, sources: Sequence[SourceFile], sidecars: Sequence[MatchSidecar]) -> None:
@@ -206,7 +207,7 @@ class UpsertWork:
         return self.write(batches, stem)
 
     def work(self, split: Split, stem: str) -> Written:
-        """Match a file, look for duplicates in a bucket, or insert a staged source file's new rows.
+        """Match a group of files, look for duplicates in a bucket, or insert a staged source file's new rows.
 
         :raises StagedFileMissingError: if a staged source file or sidecar is gone or damaged.
         """
@@ -217,7 +218,7 @@ class UpsertWork:
 
     def _work(self, split: Split, stem: str) -> Written:
         if split.task == MATCH:
-            return self._upsert.match(part_of(split.read, ScanFile), self._sources, stem)
+            return self._upsert.match(part_of(split.read, FileGroup).files(), self._sources, stem)
         if split.task == INSERT:
             return self._upsert.insert(part_of(split.read, SourceFile), self._sidecars, stem)
         self._upsert.check_unique(part_of(split.read["bucket"], int), self._sources)

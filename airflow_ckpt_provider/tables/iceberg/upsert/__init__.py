@@ -4,8 +4,8 @@ Each phase is a list of splits that are checkpointed like those of an append, an
 recorded:
 
 - *source*: the rows of one split of the source, in the table's schema, as one staged source file that no snapshot refers to;
-- *match*: one live data file of the table, rewritten if a source row changes one of its rows, and a sidecar with the
-  addresses of all source rows that it holds already; and, beside it, *unique*: no key occurs twice in the source;
+- *match*: a live data file of the table, or several small ones, each rewritten if a source row changes one of its rows, and a
+  sidecar with the addresses of all source rows that they hold already; and, beside it, *unique*: no key occurs twice in the source;
 - *insert*: one staged source file's rows less those that any sidecar names.
 
 These rows are grouped by a hash of their key into buckets, so that any question about keys can be answered bucket by

@@ -1,4 +1,8 @@
-"""Which rows of one file of the table have the key of a source row: its keys are read, and searched among those of the source."""
+"""Which rows of some files of the table have the key of a source row: keys are read, and searched among those of the source.
+
+Rows are numbered through all files of a split, one file after the other. Very small files are searched together: what is done once
+for a thousand rows takes as long for ten.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from airflow_ckpt_provider.tables.iceberg.upsert.matched_rows import KEPT as KEP
 from airflow_ckpt_provider.tables.keys.values import canonical, hashes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
     import pyarrow as pa
@@ -32,7 +36,7 @@ _ITEM = 8
 
 
 class Matches:
-    """A number for each row of a file of the table, 0 where there is none; in a local file, because there are many rows."""
+    """A number for each row of some files of the table, 0 where there is none; in a local file, because there are many rows."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="upsert-")  # noqa: SIM115 - closed by __exit__
@@ -62,86 +66,125 @@ class Matches:
         self._file.write(numbers.tobytes())
         self._end = max(self._end, start + len(numbers))
 
+    def count(self, start: int, count: int) -> int:
+        """How many of these rows have a number."""
+        import numpy as np
 
-class InCommon(NamedTuple):
-    """What a file of the table has in common with the source.
-
-    :param rows: rows of the file whose key the source has.
-    :param live_rows: all rows of the file.
-    """
-
-    rows: int
-    live_rows: int
+        stop = start + count
+        return sum(int(np.count_nonzero(self.get(at, min(_ROWS, stop - at)))) for at in range(start, stop, _ROWS))
 
 
-class FileMatcher:
-    """Matches one file of the table with the source.
+class _Lot(NamedTuple):
+    """Files whose keys are searched together, by their numbers, and the sources among whose keys they are."""
 
-    :param batches: reads the key columns of the file from its start.
+    files: range
+    sources: Sequence[SourceFile]
+
+
+class Matcher:
+    """Matches the files of a split with the source.
+
+    :param files: for each, what reads its key columns from its start.
     :param sources: all staged source files.
     """
 
     def __init__(
-        self, io: FileIO, batches: Callable[[], Iterable[pa.RecordBatch]], sources: Sequence[SourceFile], keys: Sequence[KeyColumn]
+        self,
+        io: FileIO,
+        files: Sequence[Callable[[], Iterable[pa.RecordBatch]]],
+        sources: Sequence[SourceFile],
+        keys: Sequence[KeyColumn],
     ) -> None:
         self._io = io
-        self._batches = batches
+        self._files = files
         self._sources = sources
         self._keys = keys
+        #: Live rows of each file, once its keys were read.
+        self.rows = [0] * len(files)
 
-    def match(self, sidecar: SidecarWriter | None, matches: Matches | None, gathered: MatchedRows | None) -> InCommon:
+    def match(self, sidecar: SidecarWriter | None, matches: Matches | None, gathered: MatchedRows | None) -> int:
         """Find all rows in common.
 
         :param sidecar: takes the addresses of the source rows.
-        :param matches: takes, for each row of the file, the number of its row in ``gathered``, counted from 1.
+        :param matches: takes, for each row of the files, the number of its row in ``gathered``, counted from 1.
         :param gathered: takes the source rows.
+        :returns: how many rows of the files have the key of a source row.
         """
-        if len(key_batches(self._sources)) > 1:
-            self._narrow()
-        rows = live = 0
-        for key_batch in key_batches(self._sources):
-            keys = kept_keys(self._io, self._sources, self._keys, key_batch)
-            hit, rows_here, live = self._search(keys, key_batch, matches)
-            rows += rows_here
-            if rows_here:
-                if matches is not None and gathered is not None:
-                    _number(hit, gathered.rows, live, matches)
-                self._collect(keys, hit, sidecar, gathered)
+        in_common = 0
+        for lot in self._lots():
+            start = sum(self.rows[: lot.files.start])
+            for key_batch in key_batches(lot.sources):
+                keys = kept_keys(self._io, lot.sources, self._keys, key_batch)
+                hit, rows, live = self._search(lot, keys, key_batch, start, matches)
+                in_common += rows
+                if rows:
+                    if matches is not None and gathered is not None:
+                        _number(hit, gathered.rows, start, live, matches)
+                    self._collect(lot.sources, keys, hit, sidecar, gathered)
         if gathered is not None:
             gathered.finish()
-        return InCommon(rows, live)
+        return in_common
 
-    def _narrow(self) -> None:
-        """Leave out the sources that cannot have a key of the file, if that saves a pass over the file.
+    def _lots(self) -> list[_Lot]:
+        """Leave out the sources that cannot have a key of the files, if that saves passes over keys.
 
-        Otherwise they are all searched, whatever the file, so that what is loaded for one file serves the next.
+        Where the keys of each file are near sources of its own, files are searched one by one: each pass over keys reads one then.
+        Otherwise all sources are searched, whatever the files, so that what is loaded for one split serves the next.
         """
+        every = range(len(self._files))
+        passes = len(key_batches(self._sources))
+        if passes <= 1:
+            return [_Lot(every, self._sources)]
+        near = [self._near(number) for number in every]
+        alone = [_Lot(range(number, number + 1), self._where(near[number])) for number in every]
+        together = _Lot(every, self._where([any(of_source) for of_source in zip(*near, strict=True)]))
+        fewer = len(key_batches(together.sources))
+        one_by_one = sum(len(key_batches(lot.sources)) for lot in alone) <= fewer
+        if fewer == passes and (not one_by_one or len(alone) == 1):
+            return [_Lot(every, self._sources)]
+        return alone if one_by_one else [together]
+
+    def _near(self, number: int) -> list[bool]:
+        """Which of the sources can have a key of a file."""
         import pyarrow as pa
 
         bounds = Bounds(self._keys)
-        for chunk in _chunks(self._batches()):
+        for chunk in _chunks(self._read(range(number, number + 1))):
             table = pa.Table.from_batches(chunk)
             bounds.add([table.column(key.name) for key in self._keys])
         held = bounds.to_json()
         if not held:
-            return
-        near = meeting(self._keys, held, [source.bounds for source in self._sources])
-        sources = [source for source, is_near in zip(self._sources, near, strict=True) if is_near]
-        if len(key_batches(sources)) < len(key_batches(self._sources)):
-            self._sources = sources
+            return [False] * len(self._sources)
+        return meeting(self._keys, held, [source.bounds for source in self._sources])
 
-    def _search(self, keys: Keys, key_batch: KeyBatch, matches: Matches | None) -> tuple[Positions, int, int]:
-        """Positions of the keys that the file of the table has; how many of its rows have one, and how many there are.
+    def _where(self, near: Iterable[bool]) -> list[SourceFile]:
+        return [source for source, is_near in zip(self._sources, near, strict=True) if is_near]
+
+    def _read(self, files: range) -> Iterator[pa.RecordBatch]:
+        """Keys of these files, whose rows are counted."""
+        for number in files:
+            rows = 0
+            for batch in self._files[number]():
+                rows += batch.num_rows
+                yield batch
+            self.rows[number] = rows
+
+    def _search(
+        self, lot: _Lot, keys: Keys, key_batch: KeyBatch, start: int, matches: Matches | None
+    ) -> tuple[Positions, int, int]:
+        """Positions of the keys that the files have; how many of their rows have one, and how many there are.
 
         A row's number is minus the position of its key, counted from 1, until ``_number`` gives the final one.
+
+        :param start: number of the first row.
         """
         import numpy as np
         import pyarrow as pa
 
         hit = np.zeros(len(keys.known), dtype=np.bool_)
         found_rows = live = 0
-        buckets = self._sources[0].buckets
-        for chunk in _chunks(self._batches()):
+        buckets = lot.sources[0].buckets
+        for chunk in _chunks(self._read(lot.files)):
             table = pa.Table.from_batches(chunk)
             columns = [canonical(table.column(key.name)) for key in self._keys]
             hashed = hashes(columns)
@@ -157,32 +200,39 @@ class FileMatcher:
                 found_rows += len(at)
                 hit[positions[at]] = True
                 if matches is not None:
-                    numbers = matches.get(live, table.num_rows)
+                    numbers = matches.get(start + live, table.num_rows)
                     numbers[at] = -positions[at] - 1
-                    matches.put(live, numbers)
+                    matches.put(start + live, numbers)
             live += table.num_rows
         return np.flatnonzero(hit), found_rows, live
 
-    def _collect(self, keys: Keys, hit: Positions, sidecar: SidecarWriter | None, gathered: MatchedRows | None) -> None:
+    def _collect(
+        self,
+        searched: Sequence[SourceFile],
+        keys: Keys,
+        hit: Positions,
+        sidecar: SidecarWriter | None,
+        gathered: MatchedRows | None,
+    ) -> None:
         import numpy as np
 
         sources, rows = keys.source[hit], keys.row[hit]
-        kept = KEPT_ROWS.within(tuple(source.path for source in self._sources))
+        kept = KEPT_ROWS.within(tuple(source.path for source in searched))
         for number in np.unique(sources).tolist():
             of_source = rows[np.searchsorted(sources, number) : np.searchsorted(sources, number, side="right")]
-            path = self._sources[number].path
+            path = searched[number].path
             if sidecar is not None:
                 sidecar.add(path, of_source)
             if gathered is not None:
                 kept.fetch(self._io, path, of_source, gathered)
 
 
-def _number(hit: Positions, before: int, live: int, matches: Matches) -> None:
+def _number(hit: Positions, before: int, first: int, live: int, matches: Matches) -> None:
     """Number the rows of this batch of keys as their source rows will be, gathered after ``before`` others."""
     import numpy as np
 
-    for start in range(0, live, _ROWS):
-        numbers = matches.get(start, min(_ROWS, live - start))
+    for start in range(first, first + live, _ROWS):
+        numbers = matches.get(start, min(_ROWS, first + live - start))
         at = np.flatnonzero(numbers < 0)
         if len(at):
             numbers[at] = before + np.searchsorted(hit, -numbers[at] - 1) + 1

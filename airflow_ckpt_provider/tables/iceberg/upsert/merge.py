@@ -29,15 +29,22 @@ class Merge:
     """Merges one file of the table.
 
     :param batches: reads all columns of the file from its start.
-    :param matches: for each of its rows, the number of its source row in ``gathered``, counted from 1.
+    :param matches: for each row of the files of the split, the number of its source row in ``gathered``, counted from 1.
+    :param start: number there of the first row of the file.
     :param schema: the table's columns under its own names.
     """
 
     def __init__(
-        self, batches: Callable[[], Iterable[pa.RecordBatch]], matches: Matches, gathered: MatchedRows, schema: pa.Schema
+        self,
+        batches: Callable[[], Iterable[pa.RecordBatch]],
+        matches: Matches,
+        start: int,
+        gathered: MatchedRows,
+        schema: pa.Schema,
     ) -> None:
         self._batches = batches
         self._matches = matches
+        self._start = start
         self._gathered = gathered
         self._schema = schema
         self.counts: dict[str, int] = {}
@@ -61,7 +68,7 @@ class Merge:
 
         # Source rows may be much wider than those of the file.
         most = max(1, _BYTES * max(self._gathered.rows, 1) // max(self._gathered.nbytes, 1))
-        start = 0
+        start = self._start
         for batch in self._batches():
             rows = pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
             numbers = self._matches.get(start, rows.num_rows)

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
     from pyiceberg.table import Table
 
-    from airflow_ckpt_provider.scan.data_files import ScanFile
+    from airflow_ckpt_provider.scan.iceberg import Scanned
     from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFile
 
 
 def plan_matches(
     table: Table, snapshot_id: int | None, keys: Sequence[str], sources: Iterable[SourceFile], schema_id: int
-) -> Iterator[ScanFile]:
+) -> Iterator[Scanned]:
     """Live data files of a snapshot that can hold a key of the source, judged by their entries in the manifests.
 
     :param snapshot_id: None for a table without one.
@@ -32,4 +32,4 @@ def plan_matches(
     specs = table.specs()
     for scanned in scan_files(table, snapshot_id, schema_id=schema_id):
         if overlap(scanned.data_file, specs[scanned.data_file.spec_id]):
-            yield scanned.file
+            yield scanned

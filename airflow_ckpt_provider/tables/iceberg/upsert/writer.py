@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.exceptions import RowCountError
 from airflow_ckpt_provider.tables.iceberg.upsert.facts import IntermediateFile
+from airflow_ckpt_provider.tables.iceberg.upsert.grouping import stem_of_rewritten
 from airflow_ckpt_provider.tables.iceberg.upsert.key_batches import key_batches, load, refuse_duplicates
 from airflow_ckpt_provider.tables.iceberg.upsert.keys import key_columns
 from airflow_ckpt_provider.tables.iceberg.upsert.matched_rows import MatchedRows
-from airflow_ckpt_provider.tables.iceberg.upsert.matching import FileMatcher, Matches
+from airflow_ckpt_provider.tables.iceberg.upsert.matching import Matcher, Matches
 from airflow_ckpt_provider.tables.iceberg.upsert.merge import Merge
 from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import SidecarWriter, mark_matched
 from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFileReader, write_source_file
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
+    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
     from pyiceberg.table.locations import LocationProvider
 
@@ -86,39 +90,64 @@ class UpsertWriter(IcebergWriter):
         for key_batch in key_batches(sources, only=bucket):
             refuse_duplicates(load(self.facts.io(), sources, self._keys, key_batch), self._keys)
 
-    def match(self, of_table: ScanFile, sources: Sequence[SourceFile], stem: str) -> Written:
-        """Match one live data file of the table with the source, and rewrite it if that changes a row of it.
+    def match(self, files: Sequence[ScanFile], sources: Sequence[SourceFile], stem: str) -> Written:
+        """Match live data files of the table with the source, and rewrite each of which that changes a row.
 
+        :param files: of one group.
         :param sources: all staged source files.
-        :returns: with ``replaces`` if the file was rewritten, and as ``intermediate`` the sidecar, if a row matched.
+        :returns: with ``replaces`` for the files that were rewritten, and as ``intermediate`` the sidecar, if a row matched.
         """
         try:
-            return self._match(of_table, sources, stem)
+            return self._match(files, sources, stem)
         except BaseException:
             delete_files(self.facts.io(), [self._sidecar_path(stem)])
             raise
 
-    def _match(self, of_table: ScanFile, sources: Sequence[SourceFile], stem: str) -> Written:
+    def _match(self, files: Sequence[ScanFile], sources: Sequence[SourceFile], stem: str) -> Written:
         io = self.facts.io()
-        matcher = FileMatcher(io, lambda: self._read_keys.read(of_table), sources, self._keys)
+        matcher = Matcher(io, [partial(self._read_keys.read, file) for file in files], sources, self._keys)
         with contextlib.ExitStack() as stack:
             sidecar = stack.enter_context(SidecarWriter(io, self._sidecar_path(stem))) if self._insert else None
             matches = stack.enter_context(Matches()) if self._update else None
             gathered = stack.enter_context(MatchedRows(self.schema)) if self._update else None
             in_common = matcher.match(sidecar, matches, gathered)
             kept = sidecar.finish() if sidecar is not None else None
-            if matches is None or gathered is None:
-                counts = {"ignored": in_common.rows} if in_common.rows else {}
-                return Written(0, 0, (), None, counts=counts, intermediate=kept)
-            if not in_common.rows:
+            if not in_common:
                 return Written(0, 0, (), None)
-            merge = Merge(lambda: self._read_all.read(of_table), matches, gathered, self.schema)
-            if not merge.changes():
-                return Written(0, 0, (), None, counts={"unchanged": in_common.rows}, intermediate=kept)
-            written = self.write(merge.rows(), stem)
-            if written.rows != in_common.live_rows:
-                raise RowCountError(f"{of_table.path} holds {in_common.live_rows} rows, but {written.rows} were rewritten (I2).")
-            return written._replace(replaces=(of_table.path,), counts=merge.counts, intermediate=kept)
+            if matches is None or gathered is None:
+                return Written(0, 0, (), None, counts={"ignored": in_common}, intermediate=kept)
+            return self._rewritten(zip(files, matcher.rows, strict=True), matches, gathered, stem)._replace(intermediate=kept)
+
+    def _rewritten(self, files: Iterable[tuple[ScanFile, int]], matches: Matches, gathered: MatchedRows, stem: str) -> Written:
+        """Write each file anew of which a row changes.
+
+        :param files: each with the number of its live rows.
+        """
+        counts: Counter[str] = Counter()
+        replaced: list[str] = []
+        written: list[DataFile] = []
+        start = 0
+        try:
+            for number, (file, rows) in enumerate(files):
+                in_common = matches.count(start, rows)
+                merge = Merge(partial(self._read_all.read, file), matches, start, gathered, self.schema)
+                start += rows
+                if not in_common or not merge.changes():
+                    counts["unchanged"] += in_common
+                    continue
+                anew = self.write_files(self.chunks(merge.rows()), stem_of_rewritten(stem, number))
+                written += anew
+                count = sum(data_file.record_count for data_file in anew)
+                if count != rows:
+                    raise RowCountError(f"{file.path} holds {rows} rows, but {count} were rewritten (I2).")
+                counts.update(merge.counts)
+                replaced.append(file.path)
+        except BaseException:
+            # As in ``write_files``: what cannot be deleted is known by its name.
+            with contextlib.suppress(Exception):
+                delete_files(self.facts.io(), [data_file.file_path for data_file in written])
+            raise
+        return self.listed(written, stem)._replace(replaces=tuple(replaced), counts=dict(counts))
 
     def insert(self, source: SourceFile, sidecars: Sequence[MatchSidecar], stem: str) -> Written:
         """Write the rows of one staged source file that no file of the table holds.

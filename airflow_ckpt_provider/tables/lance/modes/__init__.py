@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_ckpt_provider.tables.lance.modes.add_columns import AddColumns
 from airflow_ckpt_provider.tables.lance.modes.append import Append, Create
 from airflow_ckpt_provider.tables.lance.modes.overwrite import Overwrite
+from airflow_ckpt_provider.tables.lance.modes.undo import Undo
 from airflow_ckpt_provider.tables.lance.modes.upsert import Upsert
 
 if TYPE_CHECKING:
@@ -20,4 +21,5 @@ MODES: Mapping[str, type[LanceMode]] = {
     "overwrite": Overwrite,
     "upsert": Upsert,
     "add_columns": AddColumns,
+    "undo": Undo,
 }

@@ -39,6 +39,9 @@ class LanceMode(Mode):
     #: Whether even a commit without rows changes the dataset.
     removes_rows: ClassVar[bool] = False
 
+    #: Whether what it asks of Lance sets the watermarks by itself.
+    sets_watermarks: ClassVar[bool] = False
+
     #: Whether nobody may change any column of the dataset from the first attempt to the commit.
     pins_columns: ClassVar[bool] = True
 
@@ -62,7 +65,10 @@ class LanceMode(Mode):
 
         :raises UnsupportedTableError: naming them.
         """
-        dataset = self.existing
+        dataset = self.dataset
+        if dataset is None:
+            # What it can hold was looked at when it was described.
+            return
         lines = unwritable(dataset.schema, dataset.data_storage_version)
         if lines:
             raise UnsupportedTableError(

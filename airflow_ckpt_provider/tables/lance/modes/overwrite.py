@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_ckpt_provider.tables.lance.modes.append import MayCreateParameters
 from airflow_ckpt_provider.tables.lance.modes.base import LanceMode
 from airflow_ckpt_provider.tables.lance.operations import overwriting
 from airflow_ckpt_provider.tables.mode import Grouping
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 class Overwrite(LanceMode):
     """All rows of the dataset are replaced."""
 
+    Parameters = MayCreateParameters
     grouping = Grouping.ONE_COMMIT
     removes_rows = True
 
