@@ -26,7 +26,7 @@ os.environ["SSL_CERT_FILE"] = one_certificate(os.environ["AIRFLOW_HOME"])
 # A million objects that stay are imported and collected: see below.
 gc.disable()
 
-pytest_plugins = ["support.dags", "support.glue", "support.postgres", "support.rest_catalog", "support.s3"]
+pytest_plugins = ["support.dags", "support.glue", "support.pages", "support.postgres", "support.rest_catalog", "support.s3"]
 
 
 @pytest.hookimpl(trylast=True)

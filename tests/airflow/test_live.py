@@ -3,26 +3,92 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
 import time
+import urllib.parse
 from pathlib import Path
 
 import pytest
+from support.browser import Browser
 from support.flights import EXAMPLES, outcome
 from support.live_airflow import LiveAirflow
+from support.postgres import new_database
 from support.world import World
 
-EXAMPLE_DAGS = ("example_flights", "example_embeddings", "example_documents", "example_program")
+EXAMPLE_DAGS = ("example_approval", "example_flights", "example_embeddings", "example_documents", "example_program")
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(700)]
+
+
+class SlowWorld(World):
+    """Where the DAG ``slow`` reads and writes, with a catalog that is not that of the examples."""
+
+    @property
+    def catalog_properties(self):
+        return super().catalog_properties | {"name": "slow_catalog"}
 
 
 @pytest.fixture(scope="module")
-def examples(tmp_path_factory):
-    """All examples in one Airflow, triggered at once."""
-    with LiveAirflow(tmp_path_factory.mktemp("examples") / "home", EXAMPLES) as airflow:
-        yield airflow, {name: airflow.trigger(name) for name in EXAMPLE_DAGS}
+def world(tmp_path_factory):
+    world = SlowWorld(tmp_path_factory.mktemp("slow"))
+    world.create_table()
+    world.put_files(files=8)
+    return world
+
+
+@pytest.fixture(scope="module")
+def airflow(world, postgres_port, tmp_path_factory):
+    """One Airflow with all examples and the DAG ``slow``, which has connections of its own."""
+    dags = tmp_path_factory.mktemp("live") / "dags"
+    shutil.copytree(EXAMPLES, dags)
+    (dags / "slow.py").write_text(SLOW_DAG.format(input=world.input))
+    # The connection's id is the catalog's name.
+    catalog = {key: value for key, value in world.catalog_properties.items() if key != "name"}
+    environment = {
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": new_database(postgres_port).uri,
+        # Nothing here needs it, and it would need another driver.
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": "",
+        "AIRFLOW_CONN_SLOW_CATALOG": json.dumps({"conn_type": "iceberg", "extra": catalog}),
+        "AIRFLOW_CONN_SLOW_STORE": json.dumps({"conn_type": "checkpoint", "host": f"file://{world.root}/store"}),
+        "AIRFLOW_CONN_SLOW_SPARK": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+    }
+    with LiveAirflow(dags.parent / "home", dags, environment=environment) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def examples(airflow):
+    """All examples, triggered at once."""
+    return airflow, {name: airflow.trigger(name) for name in EXAMPLE_DAGS}
+
+
+@pytest.mark.skipif(
+    not os.environ.get("LIVE_PAGE"),
+    reason="a browser beside a scheduler and two Sparks takes minutes on two cores: python3 dev.py matrix --only live-page",
+)
+def test_the_page_follows_the_stage_that_is_killed_and_retried_in_its_tab(examples):
+    airflow, runs = examples
+    run = urllib.parse.quote(runs["example_flights"].run_id, safe="")
+    page = "document.querySelector('iframe')?.contentDocument"
+    with Browser() as browser:
+        browser.open(f"{airflow.url}/api/v2/version")
+        browser.sign_in(airflow.url, airflow.token_of(""))
+        tab = f"/dags/example_flights/runs/{run}/tasks/stage_flights/plugin/task_checkpoint"
+        # At first there is no checkpoint, and the tab waits for it.
+        browser.open(airflow.url + tab, f"{page}?.querySelector('[data-wait], #checkpoint')")
+        browser.wait(f"{page}?.querySelector('#grid path.written')?.getAttribute('d')", 500)
+        browser.run(f"Object.assign({page}.defaultView, {{stays: true}}).stays")
+        browser.wait(f"{page}?.querySelector('.saved') && {page}.querySelector('.pulse')", 500)
+        browser.wait(f"{page}.querySelector('.badge.committed')", 500)
+        assert browser.run(f"{page}.defaultView.stays")
+        said = browser.text()
+        assert browser.errors == []
+    assert "336,776 rows landed in flights.departures" in said
+    assert re.search(r"Saved by the retry\s+[4-9] splits", said)
 
 
 def test_the_flights_example_is_killed_retried_and_lands_every_flight_once(examples):
@@ -41,7 +107,7 @@ def test_the_flights_example_is_killed_retried_and_lands_every_flight_once(examp
 def test_the_embeddings_example_is_killed_retried_and_answers_who_is_near(examples):
     airflow, runs = examples
     home, run = airflow.home, runs["example_embeddings"]
-    assert airflow.wait_for(run, 300) == "success"
+    assert airflow.wait_for(run, 500) == "success"
     assert run.tries("stage_airports") == ["failed", "success"]
     splits = run.returned("stage_airports")["splits"]
     version = run.returned("commit_airports")["commit"]["version"]
@@ -69,7 +135,7 @@ def test_the_embeddings_example_is_killed_retried_and_answers_who_is_near(exampl
 def test_the_documents_example_goes_on_with_a_corrected_function_and_frees_what_it_staged(examples):
     airflow, runs = examples
     home, run = airflow.home, runs["example_documents"]
-    assert airflow.wait_for(run, 350) == "success"
+    assert airflow.wait_for(run, 500) == "success"
     assert run.tries("vectors") == ["failed", "success"]
     pieces = run.returned("chunks")["rows"]
     vectors = run.returned("vectors")
@@ -93,14 +159,27 @@ def test_the_documents_example_goes_on_with_a_corrected_function_and_frees_what_
 def test_the_program_example_is_committed_by_its_dag(examples):
     airflow, runs = examples
     run = runs["example_program"]
-    assert airflow.wait_for(run, 350) == "success"
+    assert airflow.wait_for(run, 500) == "success"
     staged, committed = run.returned("compute_delays"), run.returned("commit_delays")
     assert (staged["state"], staged["checkpoint_conn_id"]) == ("sealed", "")
     assert (committed["state"], committed["commit"]["landed_now"]) == ("committed", True)
     assert committed["rows"] == staged["rows"] > 1000
 
 
-DAG_FILE = """
+def test_the_approval_example_commits_what_somebody_approves_of_and_nothing_before(examples):
+    airflow, runs = examples
+    run = runs["example_approval"]
+    wait(lambda: run.task_state("orders.approval") == "awaiting_input", 350)
+    assert (run.question("orders.approval")["subject"], run.task_state("orders.commit")) == ("Publish the orders?", None)
+    assert "3600 rows in 4 files" in run.question("orders.approval")["body"]
+    run.answer("orders.approval", "Approve")
+    assert airflow.wait_for(run, 350) == "success"
+    committed = run.returned("orders.commit")
+    assert (committed["state"], committed["rows"]) == ("committed", 3600)
+    assert run.returned("orders.clean_up")["files"] == 0
+
+
+SLOW_DAG = """
 import time
 from datetime import datetime, timedelta
 
@@ -113,7 +192,7 @@ from airflow_ckpt_provider.sources import Files
 
 
 def slow(batch):
-    time.sleep({pause})
+    time.sleep(4)
     return batch
 
 
@@ -124,53 +203,40 @@ with DAG("slow", schedule=None, start_date=datetime(2026, 1, 1)):
         source=Files("{input}/*.parquet", max_split_bytes=1),
         transform=slow,
         idempotence_key="slow/{{{{ run_id }}}}",
-    ) >> CheckpointCommitOperator(task_id="commit", checkpoint="slow/{{{{ run_id }}}}")
+        iceberg_conn_id="slow_catalog",
+        spark_conn_id="slow_spark",
+        checkpoint_conn_id="slow_store",
+    ) >> CheckpointCommitOperator(
+        task_id="commit", checkpoint="slow/{{{{ run_id }}}}", iceberg_conn_id="slow_catalog", checkpoint_conn_id="slow_store"
+    )
     # These begin before there is anything to wait for. Retries: under load the scheduler takes the end of one look of a
     # rescheduled sensor for the end of the next, and fails it.
     for name, how in {{"deferred": {{"deferrable": True}}, "rescheduled": {{"mode": "reschedule"}}}}.items():
         CheckpointSensor(task_id=name, checkpoint="slow/{{{{ run_id }}}}", poke_interval=5, timeout=200, retries=5,
-            retry_delay=timedelta(seconds=1), **how)
+            retry_delay=timedelta(seconds=1), iceberg_conn_id="slow_catalog", checkpoint_conn_id="slow_store", **how)
 """
 
 
-def live(tmp_path: Path, pause: float) -> tuple[World, LiveAirflow]:
-    world = World(tmp_path)
-    world.create_table()
-    world.put_files(files=8)
-    dags = tmp_path / "dags"
-    dags.mkdir()
-    (dags / "slow.py").write_text(DAG_FILE.format(input=world.input, pause=pause))
-    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
-    environment = {
-        "AIRFLOW_CONN_ICEBERG_DEFAULT": json.dumps({"conn_type": "iceberg", "extra": catalog}),
-        "AIRFLOW_CONN_CHECKPOINT_DEFAULT": json.dumps({"conn_type": "checkpoint", "host": f"file://{tmp_path}/store"}),
-        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+def test_sensors_that_began_first_see_the_commit_and_a_stopped_stage_leaves_no_spark(world, airflow):
+    # A user marks the running stage as failed: its Spark must be gone, what it staged must not.
+    stopped = airflow.trigger("slow")
+    wait(lambda: staged(world) >= 2, 120)
+    spark = spark_processes(world)
+    assert spark
+    stopped.set_task_state("stage", "failed")
+    wait(lambda: not alive(spark), 60)
+    before = staged(world)
+    assert 2 <= before < 8
+    assert world.files_on_disk()
+
+    # Cleared, it resumes; sensors of this run have been waiting all along.
+    stopped.clear_task("stage")
+    wait(lambda: stopped.state == "success", 200)
+    assert stopped.returned("stage")["splits"]["recovered"] == before
+    assert {task: stopped.task_state(task) for task in ("deferred", "rescheduled")} == {
+        "deferred": "success",
+        "rescheduled": "success",
     }
-    return world, LiveAirflow(tmp_path / "home", dags, environment=environment)
-
-
-def test_sensors_that_began_first_see_the_commit_and_a_stopped_stage_leaves_no_spark(tmp_path):
-    world, airflow = live(tmp_path, pause=4.0)
-    with airflow:
-        # A user marks the running stage as failed: its Spark must be gone, what it staged must not.
-        stopped = airflow.trigger("slow")
-        wait(lambda: staged(world) >= 2, 120)
-        spark = spark_processes(world)
-        assert spark
-        stopped.set_task_state("stage", "failed")
-        wait(lambda: not alive(spark), 60)
-        before = staged(world)
-        assert 2 <= before < 8
-        assert world.files_on_disk()
-
-        # Cleared, it resumes; sensors of this run have been waiting all along.
-        stopped.clear_task("stage")
-        wait(lambda: stopped.state == "success", 200)
-        assert stopped.returned("stage")["splits"]["recovered"] == before
-        assert {task: stopped.task_state(task) for task in ("deferred", "rescheduled")} == {
-            "deferred": "success",
-            "rescheduled": "success",
-        }
     assert world.ids() == list(range(800))
     assert len(world.table().snapshots()) == 1
 

@@ -48,9 +48,9 @@ def dag_world(airflow_database: None, tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def run_dag(airflow_database: None, tmp_path: Path) -> Iterator[Callable[..., DagRun]]:
-    """Register a DAG and run it to its end, retries included."""
+    """Register a DAG and run it to its end, retries included; ``run_dag.register`` makes one known to Airflow and no more."""
 
-    def run(dag: DAG, *, when: datetime | None = None, **conf: Any) -> DagRun:
+    def register(dag: DAG) -> None:
         from airflow.dag_processing.bundles.manager import DagBundlesManager
         from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
@@ -60,10 +60,14 @@ def run_dag(airflow_database: None, tmp_path: Path) -> Iterator[Callable[..., Da
         bag = DagBag(dag_folder=str(folder))
         bag.bag_dag(dag)
         sync_bag_to_db(bag, "dags-folder", None)
+
+    def run(dag: DAG, *, when: datetime | None = None, **conf: Any) -> DagRun:
+        register(dag)
         # The id of the run is made of the time: one that was run before is run again, as by a user who clears it.
         times = {} if when is None else {"run_after": when, "logical_date": when}
         return dag.test(run_conf=conf or None, **times)
 
+    run.register = register  # type: ignore[attr-defined]
     yield run
     os.environ.pop("AIRFLOW_TEST_MODE", None)
 

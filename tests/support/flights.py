@@ -49,7 +49,7 @@ def run_flights(home: Path, report: Callable[[str], None] = lambda _: None) -> O
 
 def outcome(airflow: LiveAirflow, run: DagRun) -> Outcome:
     """What a run of the example did, when it has ended."""
-    if airflow.wait_for(run, 300) != "success":
+    if airflow.wait_for(run, 500) != "success":
         raise RuntimeError(f"The run ended as {run.state}. Task logs: {airflow.home}/logs")
     return _outcome(airflow.home, run.returned("stage_flights"), run.tries("stage_flights"))
 

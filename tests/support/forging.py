@@ -6,9 +6,12 @@ import hashlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
+import pytest
 import zstandard
 
 from airflow_ckpt_provider.checkpoint.documents import Group, Header
+from airflow_ckpt_provider.exceptions import CorruptObjectError
+from airflow_ckpt_provider.write import groups
 from airflow_ckpt_provider.write.groups import group_id_of
 
 if TYPE_CHECKING:
@@ -17,6 +20,16 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.checkpoint.documents import Document, Member
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
+    from support.world import World
+
+
+def refused(world: World, checkpoint: Checkpoint, named: str) -> None:
+    """Nothing lands, and the error names the file."""
+    before, commits = world.read(), world.commits()
+    with pytest.raises(CorruptObjectError, match=named):
+        groups.commit([checkpoint], world.as_table())
+    assert world.read() == before
+    assert world.commits() == commits
 
 
 def forge(store: CheckpointStore, name: str, document: Document, **changes: Any) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.spark.engine import job_of
 from airflow_ckpt_provider.spark.frame.run import FrameRun
 from airflow_ckpt_provider.spark.session import quiet
+from airflow_ckpt_provider.transforms import Map
 from support.appending import seal
+from support.standalone import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -176,3 +181,46 @@ def numbers(spark: SparkSession) -> DataFrame:
     frame = spark.range(100).selectExpr("id", "id % 5 AS k")
     frame.createOrReplaceTempView("t")
     return frame
+
+
+class Calls:
+    """A function of a row that writes down the values of a column that it was called with, and fails at some of them.
+
+    :param column: one with another value in each row.
+    """
+
+    def __init__(self, folder: Path, column: str = "id") -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.column = column
+
+    def map(self, *fails_at: Any) -> Map:
+        """The transform, which keeps all columns but ``kind``."""
+        folder, column = str(self.folder), self.column
+
+        def function(**columns: Any) -> str:
+            value = columns[column]
+            if value in fails_at:
+                raise ValueError("not today")
+            with Path(folder, str(os.getpid())).open("a") as file:
+                file.write(f"{value}\n")
+            return "made"
+
+        return Map(function, output={"kind": str}, keep=["id", "value", "at"])
+
+    def taken(self) -> Counter[str]:
+        """What it was called with since this was last asked."""
+        found = Counter(line for file in self.folder.iterdir() for line in file.read_text().split())
+        for file in self.folder.iterdir():
+            file.unlink()
+        return found
+
+
+def wait_for_tasks(spark: SparkSession) -> None:
+    """Until none runs on the only executor: those of a job that failed go on for a moment."""
+
+    def running() -> int:
+        (executor,) = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+        return executor.numRunningTasks()
+
+    wait_until(lambda: not running(), "the tasks of the failed job to end")

@@ -1,7 +1,8 @@
-"""A real Airflow on loopback: scheduler, DAG processor, API server and triggerer, with SQLite and LocalExecutor.
+"""A real Airflow on loopback: scheduler, DAG processor, API server and triggerer, with LocalExecutor.
 
 Used by the tests and by the demonstration. Everything lives in one folder; every process is started in a group of its own, so that
-stopping it also stops its children.
+stopping it also stops its children. Its database is SQLite if ``environment`` names no other: enough for one DAG on a quiet
+machine, while a scheduler ends when it finds SQLite locked for too long.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+
+#: Lines of its log that are shown of a process that has ended.
+LAST_LINES = 60
 
 #: The ``airflow`` command of this very Python.
 AIRFLOW = [sys.executable, "-m", "airflow"]
@@ -43,8 +47,14 @@ def airflow_environment(home: Path, dags: Path, **extra: str) -> dict[str, str]:
 
 
 def create_database(environment: Mapping[str, str]) -> None:
-    """Airflow's own tables, in its home. They are made once by each process, and hold nothing of the home that they are in."""
-    (Path(environment["AIRFLOW_HOME"]) / "airflow.db").write_bytes(_empty_database())
+    """Airflow's own tables: in the database that the environment names, or else in Airflow's home.
+
+    For homes they are made once by each process, and hold nothing of the home that they are in.
+    """
+    if "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN" in environment:
+        subprocess.run([*AIRFLOW, "db", "migrate"], env=environment, capture_output=True, check=True)
+    else:
+        (Path(environment["AIRFLOW_HOME"]) / "airflow.db").write_bytes(_empty_database())
 
 
 @functools.cache
@@ -61,6 +71,9 @@ class LiveAirflow:
     :param home: folder for everything; created if missing.
     :param dags: folder with the DAG files.
     :param report: called with each stage of starting, as a short text.
+    :param components: the processes that are started.
+    :param users: roles by the names of users, whose passwords are their names, and the first of whom makes the calls; everybody is
+        an admin if there are none.
     """
 
     def __init__(
@@ -69,23 +82,30 @@ class LiveAirflow:
         dags: Path,
         report: Callable[[str], None] = lambda _: None,
         environment: Mapping[str, str] | None = None,
+        components: Sequence[str] = COMPONENTS,
+        users: Mapping[str, str] | None = None,
     ) -> None:
         self.home = home
         self._report = report
+        self._components = components
+        self._users = users or {}
+        self._prepared = False
         port, log_port, trigger_port = _free_ports(3)
-        self._url = f"http://127.0.0.1:{port}"
+        self.url = f"http://127.0.0.1:{port}"
         self.environment = airflow_environment(
             home,
             dags,
             AIRFLOW__CORE__EXECUTOR="LocalExecutor",
             AIRFLOW__CORE__PARALLELISM="2",
             AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION="False",
-            AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS="True",
-            AIRFLOW__CORE__EXECUTION_API_SERVER_URL=f"{self._url}/execution/",
+            AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS=str(not self._users),
+            AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS=",".join(f"{name}:{role}" for name, role in self._users.items())
+            or "admin:admin",
+            AIRFLOW__CORE__EXECUTION_API_SERVER_URL=f"{self.url}/execution/",
             AIRFLOW__API__PORT=str(port),
             AIRFLOW__API__HOST="127.0.0.1",
             AIRFLOW__API__WORKERS="1",
-            AIRFLOW__API__BASE_URL=self._url,
+            AIRFLOW__API__BASE_URL=self.url,
             AIRFLOW__API_AUTH__JWT_SECRET=secrets.token_hex(32),
             AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT=str(log_port),
             AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT=str(trigger_port),
@@ -96,19 +116,27 @@ class LiveAirflow:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._headers: dict[str, str] = {}
 
-    def __enter__(self) -> Self:
+    def prepare(self) -> None:
+        """Create the home and the database, for whoever wants to have them before anything runs."""
         self.home.mkdir(parents=True, exist_ok=True)
         self._report("Creating Airflow's database")
         create_database(self.environment)
+        passwords = self.home / "simple_auth_manager_passwords.json.generated"
+        passwords.write_text(json.dumps({name: name for name in self._users}))
+        self._prepared = True
+
+    def __enter__(self) -> Self:
+        if not self._prepared:
+            self.prepare()
         self._report("Starting scheduler, DAG processor, API server and triggerer")
-        for name in COMPONENTS:
+        for name in self._components:
             with (self.home / f"{name}.log").open("wb") as log:
                 self._processes[name] = subprocess.Popen(
                     [*AIRFLOW, name], env=self.environment, stdout=log, stderr=log, start_new_session=True
                 )
         try:
             self._wait("the API server", 180, lambda: self._get("/api/v2/monitor/health") is not None)
-            token = self._get("/auth/token")["access_token"]
+            token = self.token_of(next(iter(self._users), ""))
         except BaseException:
             self.stop()
             raise
@@ -117,6 +145,12 @@ class LiveAirflow:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def token_of(self, user: str) -> str:
+        """A token of a user; of anybody, if everybody is an admin."""
+        if not self._users:
+            return str(self._get("/auth/token")["access_token"])
+        return str(self._call("POST", "/auth/token", {"username": user, "password": user})["access_token"])
 
     def stop(self) -> None:
         """Stop all processes and what they started."""
@@ -149,11 +183,15 @@ class LiveAirflow:
             dead = [name for name, process in self._processes.items() if process.poll() is not None]
             if dead or time.monotonic() > end:
                 raise RuntimeError(
-                    f"Waiting for {what}: "
-                    + (f"{dead[0]} ended" if dead else f"not after {timeout_s:.0f} s")
-                    + f"; see {self.home}/*.log"
+                    f"Waiting for {what}: {self._ended(dead[0])}"
+                    if dead
+                    else f"Waiting for {what}: not after {timeout_s:.0f} s; see {self.home}/*.log"
                 )
             time.sleep(0.5)
+
+    def _ended(self, name: str) -> str:
+        last = (self.home / f"{name}.log").read_text(errors="replace").splitlines()[-LAST_LINES:]
+        return "\n".join([f"{name} ended with {self._processes[name].returncode}; the end of {self.home}/{name}.log:", *last])
 
     def _get(self, path: str) -> Any:
         try:
@@ -168,7 +206,7 @@ class LiveAirflow:
     def _call(self, method: str, path: str, body: object = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         headers = self._headers | ({"Content-Type": "application/json"} if data else {})
-        request = urllib.request.Request(self._url + path, data=data, headers=headers, method=method)
+        request = urllib.request.Request(self.url + path, data=data, headers=headers, method=method)
         with urllib.request.urlopen(request, timeout=30) as reply:
             return json.load(reply)
 
@@ -203,6 +241,15 @@ class DagRun:
     def set_task_state(self, task_id: str, state: str) -> None:
         """What "mark as" does in the UI."""
         self._airflow._call("PATCH", f"{self._path}/taskInstances/{task_id}", {"new_state": state})
+
+    def answer(self, task_id: str, option: str) -> None:
+        """What choosing an option under "Required Actions" does in the UI."""
+        path = f"{self._path}/taskInstances/{task_id}/-1/hitlDetails"
+        self._airflow._call("PATCH", path, {"chosen_options": [option], "params_input": {}})
+
+    def question(self, task_id: str) -> dict[str, Any]:
+        """What a task asks."""
+        return self._airflow._get(f"{self._path}/taskInstances/{task_id}/-1/hitlDetails")
 
     def clear_task(self, task_id: str) -> None:
         """What "clear" with downstream tasks does in the UI."""

@@ -79,8 +79,13 @@ def postgres_port() -> Iterator[int]:
 @pytest.fixture
 def postgres_database(postgres_port: int) -> Database:
     """A new empty database."""
-    database = Database(f"db{next(_numbers)}", postgres_port)
-    _execute(postgres_port, f"create database {database.name}")
+    return new_database(postgres_port)
+
+
+def new_database(port: int) -> Database:
+    """An empty database of the server at ``port``."""
+    database = Database(f"db{next(_numbers)}", port)
+    _execute(port, f"create database {database.name}")
     return database
 
 

@@ -132,6 +132,7 @@ SAMPLES: dict[str, Document] = {
         begin=80,
         end=100,
         last=True,
+        ids="e5" * 32,
         input_rows=20,
         rejected=(RejectedFile("000001", "a1b2c3d4e5f6.1p2", 1, 900, "d4" * 32),),
     ),

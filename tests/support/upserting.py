@@ -14,6 +14,7 @@ from airflow_ckpt_provider.scan.data_files import ScanFile
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
 from airflow_ckpt_provider.tables.iceberg.manifest import StagedManifest, to_manifest_file
 from airflow_ckpt_provider.tables.iceberg.upsert import key_batches, matched_rows
+from airflow_ckpt_provider.tables.iceberg.upsert.grouping import GroupSize, grouped
 from airflow_ckpt_provider.tables.iceberg.upsert.plan import plan_matches
 from airflow_ckpt_provider.tables.iceberg.upsert.writer import UpsertWriter
 from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter, WriterFacts
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.documents import AnyPinned
     from airflow_ckpt_provider.scan.iceberg import Scanned
+    from airflow_ckpt_provider.tables.iceberg.upsert.grouping import FileGroup
     from airflow_ckpt_provider.tables.writer import Written
 
 _numbers = itertools.count()
@@ -36,13 +38,13 @@ class Upserted(NamedTuple):
     """What an upsert did.
 
     :param targets: live files before.
-    :param matched: files that were matched, and what became of each.
+    :param matched: groups of files that were matched, and what became of each.
     :param rows: rows that the table would have after the commit.
     """
 
     targets: list[ScanFile]
     sources: list[Written]
-    matched: list[tuple[ScanFile, Written]]
+    matched: list[tuple[FileGroup, Written]]
     inserted: list[Written]
     rows: list[dict[str, Any]]
 
@@ -53,6 +55,10 @@ class Upserted(NamedTuple):
             for name, count in written.counts.items():
                 found[name] = found.get(name, 0) + count
         return {name: count for name, count in found.items() if count}
+
+    @property
+    def matched_paths(self) -> list[str]:
+        return sorted((path for group, _ in self.matched for path in group.paths), key=lambda path: path.rsplit("/", 1)[1])
 
     @property
     def replaced(self) -> set[str]:
@@ -77,6 +83,14 @@ def add_rows(table: Table, *files: Iterable[pa.RecordBatch]) -> None:
             commit_manifests(table, [manifest], Operation.APPEND, snapshot_id)
 
 
+def add_files(table: Table, *files: Iterable[pa.RecordBatch]) -> None:
+    """Commit rows in one snapshot, at least one data file for each of ``files``."""
+    writer, snapshot_id = IcebergWriter(facts_of(table)), table.metadata.new_snapshot_id()
+    written = [writer.write(batches, f"t{next(_numbers):06d}") for batches in files]
+    manifests = [StagedManifest.from_json(one.manifest) for one in written if one.manifest is not None]
+    commit_manifests(table, [to_manifest_file(one, snapshot_id) for one in manifests], Operation.APPEND, snapshot_id)
+
+
 def live_files(table: Table) -> list[Scanned]:
     """Data files of the table, as they were added."""
     snapshot = table.current_snapshot()
@@ -94,11 +108,13 @@ def upsert(
     splits: Iterable[Iterable[pa.RecordBatch]],
     *,
     stem: str = "ckpt-u",
+    size: GroupSize = GroupSize(),  # noqa: B008 - it is immutable
     **options: Any,
 ) -> Upserted:
     """Run all splits of an upsert.
 
     :param stem: another one for each upsert of a table.
+    :param size: of groups of files; small files are matched together.
     """
     matched_rows.KEPT.clear()
     key_batches.KEPT.clear()
@@ -112,8 +128,8 @@ def upsert(
     for bucket in range(options.get("buckets", 1)):
         writer.check_unique(bucket, records)
     matched = [
-        (file, writer.match(file, records, f"{stem}-m{number}"))
-        for number, file in enumerate(sorted(plan_matches(table, head, keys, records, schema_id), key=_name))
+        (group, writer.match(group.files(), records, f"{stem}-m{number}"))
+        for number, group in enumerate(grouped(plan_matches(table, head, keys, records, schema_id), size))
     ]
     sidecars = [_stored(written.intermediate) for _, written in matched if written.intermediate is not None]
     inserts = records if options.get("insert", True) else []
