@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import tempfile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -187,8 +188,33 @@ class CommitRefusedError(TerminalError):
     """The catalog answered that this commit is not allowed."""
 
 
+class StoreUnusableError(TerminalError):
+    """The checkpoint store does not do what every checkpoint relies on, such as put-if-absent."""
+
+
+class UndoneError(TerminalError):
+    """What is asked for was committed, and taken out of the table again by an undo."""
+
+
+class UndoRefusedError(TerminalError):
+    """A commit cannot be undone: it has not landed, or later commits have built on it. Nothing was changed."""
+
+
 class RestartRefusedError(TerminalError):
     """A restart was asked for, but an earlier generation of the key has landed, so that its rows would be there twice."""
+
+
+def no_room(rows: str, error: OSError, *, kept: str, instead: str) -> StageFailedError:
+    """The error of a task that cannot write to its temporary folder.
+
+    :param rows: which rows are there, and why.
+    :param kept: what is not lost.
+    :param instead: what else helps than room.
+    """
+    return StageFailedError(
+        f"{rows} in the temporary folder {tempfile.gettempdir()} and it cannot be written to: {error}. {kept}. Make room, set "
+        f"TMPDIR to a folder with more (spark.executorEnv.TMPDIR for Spark's executors), or {instead}."
+    )
 
 
 def terminal_error(name: str, message: str) -> TerminalError:

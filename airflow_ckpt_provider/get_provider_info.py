@@ -27,12 +27,21 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_ckpt_provider.operators.transform",
                     "airflow_ckpt_provider.operators.commit",
                     "airflow_ckpt_provider.operators.cleanup",
+                    "airflow_ckpt_provider.operators.undo",
                 ],
             }
         ],
         "sensors": [{"integration-name": "Checkpointed writes", "python-modules": ["airflow_ckpt_provider.sensors.checkpoint"]}],
         "triggers": [{"integration-name": "Checkpointed writes", "python-modules": ["airflow_ckpt_provider.triggers.checkpoint"]}],
         "hooks": [{"integration-name": "Checkpointed writes", "python-modules": ["airflow_ckpt_provider.hooks.checkpoint"]}],
+        "task-decorators": [
+            {"name": "checkpointed_iceberg", "class-name": "airflow_ckpt_provider.decorators.iceberg.checkpointed_iceberg"},
+            {"name": "checkpointed_lance", "class-name": "airflow_ckpt_provider.decorators.lance.checkpointed_lance"},
+        ],
+        "asset-uris": [
+            {"schemes": ["iceberg"], "handler": "airflow_ckpt_provider.hooks.asset_uris.iceberg_asset"},
+            {"schemes": ["lance"], "handler": "airflow_ckpt_provider.hooks.asset_uris.lance_asset"},
+        ],
         "connection-types": [
             {
                 "connection-type": "checkpoint",

@@ -6,6 +6,7 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks import (
     against_datachain,
@@ -25,6 +26,7 @@ from benchmarks import (
     requests,
     retry,
     scale,
+    small_files,
     staged_rows,
     tiny_splits,
     upsert,
@@ -33,9 +35,12 @@ from benchmarks.lineitem import lineitem
 from benchmarks.report import Report
 from benchmarks.stage import session
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
-SECTIONS = "abcdefghijklmnopqrstuvwx"
+SECTIONS = "abcdefghijklmnopqrstuvwxy"
 
 
 def main() -> int:
@@ -120,7 +125,7 @@ def _on_lance(options: argparse.Namespace, files: dict[float, Path], report: Rep
 
 def _with_spark(options: argparse.Namespace, files: dict[float, Path], report: Report) -> None:
     """What is measured in one session."""
-    if not set("acopqstx") & set(options.only):
+    if not set("acopqstxy") & set(options.only):
         return
     with session() as spark:
         if "a" in options.only:
@@ -145,13 +150,21 @@ def _with_spark(options: argparse.Namespace, files: dict[float, Path], report: R
             report.begin("(q) a retry by rows")
             data = files[options.scale]
             report.add(staged_rows.measure(spark, options.cache, data, options.scale, options.repeats), staged_rows.NOTE)
-        if "x" in options.only:
-            report.begin("(x) thousands of tiny splits")
-            report.add(tiny_splits.measure(spark, options.cache, options.repeats), tiny_splits.NOTE)
         if "s" in options.only:
             report.begin("(s) a write by day and bucket")
             data = files[options.scale]
             report.add(partitioned.measure(spark, options.cache, data, options.scale, options.repeats), partitioned.NOTE)
+        _many_small(spark, options, report)
+
+
+def _many_small(spark: SparkSession, options: argparse.Namespace, report: Report) -> None:
+    """What thousands of small inputs and files cost."""
+    if "x" in options.only:
+        report.begin("(x) thousands of tiny splits")
+        report.add(tiny_splits.measure(spark, options.cache, options.repeats), tiny_splits.NOTE)
+    if "y" in options.only:
+        report.begin("(y) an upsert of thousands of small files")
+        report.add(small_files.measure(spark, options.cache, options.repeats), small_files.NOTE)
 
 
 def _options() -> argparse.Namespace:

@@ -6,10 +6,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from pyiceberg.table.locations import load_location_provider
-
 from airflow_ckpt_provider.sources import Files
-from airflow_ckpt_provider.tables.iceberg.rolling import RollingFiles
 from airflow_ckpt_provider.tables.iceberg.writer import IcebergWriter
 from benchmarks.lineitem import SCHEMA, rows_of
 from benchmarks.report import Line, spread
@@ -45,14 +42,9 @@ _RUNS_PER_REPEAT = 3
 class PlainWriter(IcebergWriter):
     """Writes the same data files and no manifest."""
 
-    def write_files(self, batches: Iterable[pa.RecordBatch], stem: str) -> int:
+    def write_rows(self, batches: Iterable[pa.RecordBatch], stem: str) -> int:
         """Write the rows of one split; their number is returned."""
-        facts = self.facts
-        locations = load_location_provider(facts.location, facts.properties)
-        files = RollingFiles(facts.io(), locations, facts.schema, facts.spec.spec_id, facts.properties, stem)
-        for chunk in self.chunks(batches):
-            files.write(None, chunk)
-        return sum(file.record_count for file in files.close())
+        return sum(file.record_count for file in self.write_files(self.chunks(batches), stem))
 
 
 class _Clock:
@@ -148,4 +140,4 @@ def paired(here: Place, target: Callable[[], AnyTable], data: Path, plain_of: Ca
 def _plain(writer: Writer) -> Plain:
     if not isinstance(writer, IcebergWriter):
         raise TypeError("An append has a plain writer.")
-    return PlainWriter(writer.facts).write_files
+    return PlainWriter(writer.facts).write_rows

@@ -6,8 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.location import refuse_credentials
-from airflow_ckpt_provider.checkpoint.secrets import redacted
-from airflow_ckpt_provider.exceptions import InvalidInputError, RetryableError
+from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.hooks.checkpoint import connection_or_none, embedded_home, mask_secrets
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def iceberg_catalog(iceberg_conn_id: str = DEFAULT_CONN_ID) -> Catalog:
     Without a connection ``iceberg_default``: a SQLite catalog and a warehouse below ``AIRFLOW_HOME/checkpoints``.
 
     :param iceberg_conn_id: id of the connection
-    :raises InvalidInputError: if the connection is missing or of another type.
+    :raises InvalidInputError: if the connection is missing, of another type, or describes no catalog.
     :raises RetryableError: if the catalog does not answer.
     """
     connection = connection_or_none(iceberg_conn_id, DEFAULT_CONN_ID, {"iceberg"})
@@ -38,7 +37,12 @@ def iceberg_catalog(iceberg_conn_id: str = DEFAULT_CONN_ID) -> Catalog:
     mask_secrets(connection)
     if connection.host:
         refuse_credentials(connection.host)
-    from airflow_ckpt_provider.tables.catalogs import bounded_catalogs
+    if "name" in connection.extra_dejson:
+        raise InvalidInputError(
+            f"The extra of the connection {iceberg_conn_id!r} has a 'name'. A catalog is named as its connection, and a SQL "
+            "catalog keeps its tables by this name: leave it out, and give the connection the catalog's name as its id."
+        )
+    from airflow_ckpt_provider.tables.catalogs import bounded_catalogs, not_opened
 
     try:
         with bounded_catalogs():
@@ -46,10 +50,8 @@ def iceberg_catalog(iceberg_conn_id: str = DEFAULT_CONN_ID) -> Catalog:
     except InvalidInputError:
         raise
     except Exception as error:
-        raise RetryableError(
-            f"The catalog of the connection {iceberg_conn_id!r} could not be opened: {type(error).__name__}: "
-            + redacted(error, {"host": connection.host or "", "extra": connection.extra_dejson})
-        ) from error
+        told = {"host": connection.host or "", "extra": connection.extra_dejson}
+        raise not_opened(f"The catalog of the connection {iceberg_conn_id!r}", error, told) from error
 
 
 def _embedded() -> Catalog:

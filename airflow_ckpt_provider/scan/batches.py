@@ -25,12 +25,12 @@ _BUFFER_BYTES = 1 << 20
 
 
 def rows_of_groups(footer: FileMetaData) -> list[int]:
-    """How many rows each row group of a Parquet file has."""
+    """Numbers of the rows of each row group of a Parquet file."""
     return [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
 
 
 def groups_behind(groups: Sequence[int], row: int) -> tuple[int, int]:
-    """How many row groups end before a row, and how many rows these have.
+    """Number of the row groups that end before a row, and of their rows.
 
     :param groups: rows of each.
     :param row: its number, from the beginning of the first group.

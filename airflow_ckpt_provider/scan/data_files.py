@@ -8,6 +8,8 @@ from airflow_ckpt_provider.checkpoint.bounds import Count  # noqa: TC001 - msgsp
 from airflow_ckpt_provider.checkpoint.documents import Part, Pinned
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from airflow_ckpt_provider.checkpoint.documents import Plan
 
 
@@ -17,6 +19,11 @@ class DeleteFile(Part, frozen=True, array_like=True):
     path: str
     bytes: int
     format: str
+
+
+def identity_of(path: str, deletes: Iterable[DeleteFile]) -> str:
+    """The text that says which rows a data file has: its path, and the files that delete some of them."""
+    return "\0".join([path, *sorted(delete.path for delete in deletes)])
 
 
 class ScanFile(Part, frozen=True, kw_only=True, omit_defaults=True):

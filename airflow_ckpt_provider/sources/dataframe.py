@@ -35,8 +35,10 @@ from airflow_ckpt_provider.sources.frame_plans import (
     require_each_partition,
 )
 from airflow_ckpt_provider.sources.no_reader import NoReader
+from airflow_ckpt_provider.sources.shown import shown
 from airflow_ckpt_provider.sources.transform import Transform
 from airflow_ckpt_provider.transforms.fingerprint import fingerprint_of
+from airflow_ckpt_provider.transforms.names import whole_name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -163,6 +165,19 @@ class SparkDataFrame:
         self.told_partitions: Callable[[SparkDataFrame], Partitions] | None = None
         _parameters_json(self.parameters)
 
+    def serialize(self) -> JsonObject:
+        """What Airflow shows of it."""
+        return shown(
+            "SparkDataFrame",
+            whole_name_of(self._given) if self._given is not None else self.sql or self.table,
+            source=self.source,
+            parameters=self.parameters,
+            id_column=self.id_column,
+            buckets=None if self.recover == "partitions" else self.buckets,
+            recover=self.recover,
+            build_version=self.build_version,
+        )
+
     def __repr__(self) -> str:
         if self.recover == "partitions":
             return f"SparkDataFrame({self.name}, recover='partitions')"
@@ -173,6 +188,16 @@ class SparkDataFrame:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.source = copy.copy(self.source)
+        return other
+
+    def with_parameters(self, parameters: Mapping[str, Any]) -> Self:
+        """The same source with other parameters.
+
+        :raises InvalidInputError: if they are no JSON.
+        """
+        _parameters_json(parameters)
+        other = copy.copy(self)
+        other.parameters = dict(parameters)
         return other
 
     def planned_by(self, partitions: Callable[[SparkDataFrame], Partitions]) -> Self:

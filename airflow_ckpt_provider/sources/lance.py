@@ -19,6 +19,7 @@ from airflow_ckpt_provider.exceptions import CorruptObjectError, InputChangedErr
 from airflow_ckpt_provider.scan.lance import BLOBS, bytes_of, dataset_uri, made_at, open_dataset
 from airflow_ckpt_provider.scan.lance_windows import fragment_batches
 from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack, require_each_once
+from airflow_ckpt_provider.sources.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -80,6 +81,10 @@ class LanceDataset:
         self.columns = None if columns is None else list(columns)
         self.conn_id = conn_id
         self.max_split_bytes = max_split_bytes
+
+    def serialize(self) -> JsonObject:
+        """What Airflow shows of it."""
+        return shown("LanceDataset", self.uri, version=self.version, filter=self.filter, columns=self.columns, conn_id=self.conn_id)
 
     def __repr__(self) -> str:
         # Not by its description: templates are not rendered yet when a DAG is serialized.

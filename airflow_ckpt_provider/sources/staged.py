@@ -22,6 +22,7 @@ from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputErro
 from airflow_ckpt_provider.sources.files.listing import InputFiles
 from airflow_ckpt_provider.sources.files.source import Files, ListedFiles, slices_of
 from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, strange_plan
+from airflow_ckpt_provider.sources.shown import keys_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -60,6 +61,10 @@ class Staged:
             )
         self.reference = reference
         self.max_split_bytes = max_split_bytes
+
+    def serialize(self) -> JsonObject:
+        """What Airflow shows of it."""
+        return shown("Staged", keys_of(self.reference))
 
     def __repr__(self) -> str:
         return "Staged(...)"

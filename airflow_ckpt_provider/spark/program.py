@@ -29,7 +29,7 @@ from airflow_ckpt_provider.spark.visibility import require_shared_dataset, requi
 from airflow_ckpt_provider.tables.format import MAIN, format_of
 from airflow_ckpt_provider.tables.parameters import given
 from airflow_ckpt_provider.write import groups
-from airflow_ckpt_provider.write.arguments import require_policies, require_transform, require_version
+from airflow_ckpt_provider.write.arguments import require_policies, require_save_every, require_transform, require_version
 from airflow_ckpt_provider.write.attempt import WriteAttempt
 from airflow_ckpt_provider.write.outcome import committed_reference, settled_reference
 from airflow_ckpt_provider.write.request import WriteRequest
@@ -38,6 +38,7 @@ from airflow_ckpt_provider.write.stage_log import StageLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -71,6 +72,7 @@ def checkpointed_write(
     on_rerun: Literal["reuse", "replace"] = "reuse",
     evolve_schema: bool = False,
     missing_columns: Literal["null", "fail"] | None = None,
+    save_every: int | timedelta | None = None,
     assert_unique: bool = False,
     reproducible: bool = False,
     restart: str | None = None,
@@ -106,6 +108,8 @@ def checkpointed_write(
     :param on_rerun: what to do if the key is committed already, as the operators
     :param evolve_schema: add columns that the table lacks, as the operators
     :param missing_columns: what becomes of columns that the rows lack, as the operators
+    :param save_every: rows, or a time, after which what the transform has done of a bucket is saved, so that the next run goes on
+        behind it; its rows are sorted by their ids for that. None to save whole buckets only
     :param restart: any text; what is staged is given up and the write begun anew, once for each text
     :param parameters: those of the mode, such as ``upsert_keys``, as the operators
     :returns: the reference; its ``state`` is ``sealed``, or ``committed`` if the key had landed before
@@ -116,6 +120,7 @@ def checkpointed_write(
     require_policies(on_change, on_rerun, "succeed", missing_columns)
     require_transform(transform)
     version = require_version(transform, transform_version)
+    save = require_save_every(save_every)
     spark = frame.sparkSession
     engine = SessionEngine(spark)
     opened_store = store_at(store, store_options)
@@ -144,6 +149,7 @@ def checkpointed_write(
         on_rerun=on_rerun,
         evolve_schema=evolve_schema,
         missing_columns=missing_columns,
+        save_every=save,
         sample=lambda: source.session_sample(spark),
         restart_token=restart,
     )
@@ -167,8 +173,9 @@ def commit(
     :param checkpoint: what ``checkpointed_write`` has returned, or the key of a save in the format ``checkpointed``; a list for one
         snapshot of all
     :param store: as ``checkpointed_write`` was given it
-    :param table: the Iceberg table of a key, which does not say it; the store is not believed
-    :param uri: the Lance dataset of a key, in place of ``table``
+    :param table: the Iceberg table of a key, which does not say it; the store is not believed. What ``checkpointed_write`` has
+        returned has to be of this table too, if it is given
+    :param uri: the Lance dataset, in place of ``table``
     :param mode: of the write of a key
     :param branch: of the write of a key
     :param catalog: as ``checkpointed_write`` was given it, or the name of a catalog of the session that is active
@@ -179,7 +186,9 @@ def commit(
     """
     told, is_list = pointers(checkpoint)
     has_keys = any(isinstance(pointer, str) for pointer in told)
-    if has_keys and (table is None) is (uri is None):
+    if table is not None and uri is not None:
+        raise InvalidInputError("commit takes either table=, an Iceberg table, or uri=, a Lance dataset.")
+    if has_keys and table is None and uri is None:
         raise InvalidInputError(
             "commit takes what checkpointed_write has returned; a key alone does not say what was staged. Name the table of a key, "
             "as table= or uri=."
@@ -190,14 +199,13 @@ def commit(
     bound = checkpoints[0].header.table
     if isinstance(catalog, str):
         catalog = catalog_of_session(_active(), catalog)
-    if has_keys:
+    if table is not None or uri is not None:
         name = str(table) if uri is None else uri
         committed_to = table_at("lance" if table is None else "iceberg", name, branch, catalog, storage_options)
     else:
         committed_to = table_at(bound.format, bound.identifier, bound.branch, catalog, storage_options)
     for pointer, named in zip(told, checkpoints, strict=True):
-        if isinstance(pointer, str):
-            _require_told(named, committed_to, mode)
+        _require_told(named, committed_to, mode if isinstance(pointer, str) else None)
     settled = groups.commit(checkpoints, committed_to)
     committed = [
         settled_reference(member, pointer, member.checkpoint.header.connections)
@@ -213,17 +221,18 @@ def _found(store: CheckpointStore, pointer: Reference | str) -> Checkpoint:
     return checkpoint
 
 
-def _require_told(checkpoint: Checkpoint, table: Table, mode: str) -> None:
-    """Refuse what only the store says of a key: where its rows go, and whether others go for them (I15).
+def _require_told(checkpoint: Checkpoint, table: Table, mode: str | None) -> None:
+    """Refuse another table than the caller says; and what only the store says of a key: whether others go for its rows (I15).
 
+    :param mode: that the caller says of a key; None for a reference, which says it.
     :raises BindingMismatchError: if the caller says otherwise.
     """
     header = checkpoint.header
     bound = (header.table.format, header.table.identifier, header.table.branch, header.mode)
-    said = (table.format, table.identifier, table.branch, mode)
+    said = (table.format, table.identifier, table.branch, mode or header.mode)
     names = ("format", "table", "branch", "mode")
     differing = [f"its {name} is {now!r}, not {then!r}" for name, now, then in zip(names, bound, said, strict=True) if now != then]
-    if header.replaces is not None:
+    if mode is not None and header.replaces is not None:
         differing.append("it takes the place of an earlier generation: pass what checkpointed_write has returned")
     if differing:
         raise BindingMismatchError(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import Split
+from airflow_ckpt_provider.checkpoint.known_types import known
 from airflow_ckpt_provider.checkpoint.pieces import rows_saved
 from airflow_ckpt_provider.exceptions import InvalidInputError, StageFailedError, TerminalError, terminal_error
 from airflow_ckpt_provider.spark.code_shipping import dumps, is_connect
@@ -145,7 +146,7 @@ class StageRun:
 
     @property
     def _has_ended(self) -> bool:
-        """Whether the job was started and runs no more."""
+        """True once the job was started and runs no more."""
         return self._job is not None and not self._job.is_alive()
 
     def progress(self) -> Progress:
@@ -262,7 +263,9 @@ def run_task(payload: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
     context = TaskContext.get()
     task_attempt = str(context.taskAttemptId()) if context else uuid.uuid4().hex[:8]
     for batch in batches:
-        of_task = [split for text in batch.column("splits").to_pylist() for split in msgspec.json.decode(text, type=list[Split])]
+        of_task = [
+            split for text in batch.column("splits").to_pylist() for split in msgspec.json.decode(text, type=known(list[Split]))
+        ]
         for split in of_task:
             error = message = None
             try:

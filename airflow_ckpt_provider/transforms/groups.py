@@ -13,7 +13,7 @@ from airflow_ckpt_provider.exceptions import InvalidInputError, OutputError, Tra
 from airflow_ckpt_provider.transforms.batches import as_batches
 from airflow_ckpt_provider.transforms.failures import place_of, said_by
 from airflow_ckpt_provider.transforms.function import Function, Spec, is_async
-from airflow_ckpt_provider.transforms.names import load, name_of, require_callable
+from airflow_ckpt_provider.transforms.names import load, name_of, require_callable, whole_name_of
 from airflow_ckpt_provider.transforms.outputs import as_row, names_in, schema_of
 
 if TYPE_CHECKING:
@@ -80,6 +80,11 @@ class Aggregate:
         twice = set(names_in(output, self.name)) & set(self.by)
         if twice:
             raise InvalidInputError(f"{self.name}: the columns {', '.join(sorted(twice))} are both in by and in output.")
+
+    @property
+    def shown_name(self) -> str:
+        """Its name, with the module of its function."""
+        return f"{type(self).__name__}({whole_name_of(self._function)})"
 
     @property
     def kind(self) -> str:

@@ -70,5 +70,12 @@ def whole_name_of(function: Any) -> str:  # noqa: ANN401 - any callable
     """The same with its module, such as ``package.module:function``: two modules may well have a function of one name."""
     while isinstance(function, functools.partial):
         function = function.func
+    if isinstance(function, str):
+        return function
     module = getattr(function, "__module__", None) or type(function).__module__
     return f"{_OF_A_DAG_FILE.sub('', module)}:{name_of(function)}"
+
+
+def shown_name_of(transform: Any) -> str:  # noqa: ANN401 - any callable
+    """What to call a transform where nothing but its name is seen, as under "Rendered Templates"."""
+    return str(getattr(transform, "shown_name", None) or whole_name_of(transform))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.transforms.batch_calls import BatchCall
 from airflow_ckpt_provider.transforms.function import Function, Spec
-from airflow_ckpt_provider.transforms.names import load, name_of, require_callable
+from airflow_ckpt_provider.transforms.names import load, name_of, require_callable, whole_name_of
 from airflow_ckpt_provider.transforms.outputs import names_in, schema_of
 from airflow_ckpt_provider.transforms.rejecting import RejectingBatchCall, RejectingRowCalls
 from airflow_ckpt_provider.transforms.row_calls import RowCalls
@@ -74,6 +74,11 @@ class Map:
             raise InvalidInputError(f"{self.name}: keep={keep!r} is to be True or a list of columns, and concurrency at least 1.")
         if batched and self._many and keep is not False:
             raise InvalidInputError(f"{self.name}: keep is not for functions of batches that may make any number of rows of each.")
+
+    @property
+    def shown_name(self) -> str:
+        """Its name, with the module of its function."""
+        return f"{type(self).__name__}({whole_name_of(self._function)})"
 
     @property
     def kind(self) -> str:

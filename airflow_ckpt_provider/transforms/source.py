@@ -27,6 +27,8 @@ _CHANGING = {
     "remove", "setdefault", "update",
 }  # fmt: skip
 
+#: Decorators that make a task of a function, and leave the function as it is: what they are given is the task's own affair.
+_OF_TASKS = {"checkpointed_iceberg", "checkpointed_lance"}
 
 #: Held while a text is parsed: CPython 3.11 counts the depth of all trees that are being built in one number.
 _ONE_PARSER = threading.Lock()
@@ -256,7 +258,7 @@ def _end(node: FunctionNode | ast.expr) -> tuple[int, int]:
 
 
 class _Bare(ast.NodeTransformer):
-    """Takes docstrings and annotations out."""
+    """Takes docstrings, annotations and decorators that make a task out."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.returns = None
@@ -286,11 +288,19 @@ class _Bare(ast.NodeTransformer):
         return ast.copy_location(ast.Assign([node.target], node.value), node)
 
     def _body(self, node: Any) -> ast.AST:  # noqa: ANN401 - whatever has a body
+        tasks = [number for number, decorator in enumerate(node.decorator_list, 1) if _makes_a_task(decorator)]
+        # Those above it decorate the task.
+        node.decorator_list = node.decorator_list[max(tasks, default=0) :]
         if hasattr(node, "type_params"):
             node.type_params = []
         self.generic_visit(node)
         node.body = [part for part in node.body if not _is_text(part)] or [ast.Pass()]
         return node  # type: ignore[no-any-return]
+
+
+def _makes_a_task(decorator: ast.expr) -> bool:
+    chain = _chain(decorator.func if isinstance(decorator, ast.Call) else decorator)
+    return bool(chain) and chain[-1] in _OF_TASKS
 
 
 def _is_text(part: ast.stmt) -> bool:

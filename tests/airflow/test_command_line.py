@@ -76,29 +76,32 @@ def tasks_test(airflow, *arguments):
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "run"), [(["2026-01-01"], "2026-01-01T00:00:00+00:00"), ([], "adhoc")], ids=["with a date", "without a date"]
-)
-def test_the_second_call_in_a_row_resumes(terminal, arguments, run):
+def assert_resumed(checkpoint, staged, output):
+    """All splits are staged, and those of the first call are still its own."""
+    assert checkpoint.sealed() is not None, output
+    assert checkpoint.sealed().rows == 400
+    writers = {one.split: one.writer.split(".")[0] for one in checkpoint.staged(sorted(checkpoint.staged_ids()))}
+    old, *_, new = [attempt.id for attempt in checkpoint.attempts()]
+    assert {split for split, writer in writers.items() if writer == old} == staged
+    assert {split for split, writer in writers.items() if writer == new} == writers.keys() - staged
+
+
+def test_the_second_call_with_a_date_resumes(terminal):
     world, airflow = terminal
-    first = tasks_test(airflow, *arguments)
+    first = tasks_test(airflow, "2026-01-01")
     assert "no luck today" in first
-    checkpoint = Checkpoint.latest(world.store, IdempotenceKey(f"terminal/stage/{run}/-1"))
+    checkpoint = Checkpoint.latest(world.store, IdempotenceKey("terminal/stage/2026-01-01T00:00:00+00:00/-1"))
     assert checkpoint is not None, first
     staged = checkpoint.staged_ids()
     assert staged
     assert checkpoint.sealed() is None
 
-    second = tasks_test(airflow, *arguments)
-    assert checkpoint.sealed() is not None, second
-    assert checkpoint.sealed().rows == 400
-    writers = {one.split: one.writer.split(".")[0] for one in checkpoint.staged(sorted(checkpoint.staged_ids()))}
-    old, new = [attempt.id for attempt in checkpoint.attempts()]
-    assert {split for split, writer in writers.items() if writer == old} == staged
-    assert {split for split, writer in writers.items() if writer == new} == writers.keys() - staged
+    second = tasks_test(airflow, "2026-01-01")
+    assert len(checkpoint.attempts()) == 2
+    assert_resumed(checkpoint, staged, second)
 
 
-def test_a_corrected_function_goes_on_once_it_was_asked_for(terminal):
+def test_calls_without_a_date_resume_and_a_corrected_function_goes_on_once_it_was_asked_for(terminal):
     world, airflow = terminal
     key = "terminal/stage/adhoc/-1"
     assert "There is no checkpoint under the key" in airflow("checkpoints", "continue", key).stderr
@@ -113,9 +116,8 @@ def test_a_corrected_function_goes_on_once_it_was_asked_for(terminal):
 
     asked = airflow("checkpoints", "continue", key)
     assert asked.returncode == 0
-    assert asked.stdout.startswith(f"Generation 1 of the key '{key}' keeps its {len(staged)} staged splits.")
+    assert asked.stdout.startswith(f"Generation 1 of the key '{key}' keeps its {len(staged)} staged splits, and its next")
     done = tasks_test(airflow)
     assert "with other code than this write began with" in done
-    assert checkpoint.sealed() is not None, done
+    assert_resumed(checkpoint, staged, done)
     assert len(checkpoint.sealed().computed_by) == 2
-    assert checkpoint.sealed().rows == 400

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task
 from support.dags import returned, start, task_states
 from support.world import rows
 
@@ -61,6 +61,30 @@ def test_a_table_is_created_filled_upserted_and_overwritten_each_in_one_snapshot
     # Row 2 has the time of 02:00, so it is overwritten and not among the new ones.
     assert found == {n: 0.5 if n >= 5 else n / 4 for n in [0, 1, *range(3, 15)]}
     assert [str(field.transform) for field in table.spec().fields] == ["day", "bucket[4]"]
+
+
+def test_the_first_run_makes_the_table_and_the_next_one_appends_to_it(dag_world, run_dag):
+    put(dag_world, "0", rows(0, 10)), put(dag_world, "1", rows(10, 10))
+
+    with DAG("made_once", schedule=None, start_date=start()) as dag:
+
+        @task.checkpointed_iceberg(
+            table="shop.made",
+            source=Files(f"{dag_world.input}/{{{{ dag_run.conf['n'] }}}}/*.parquet"),
+            create_if_missing=True,
+            partition_by=["kind"],
+        )
+        def clean(batch):
+            return batch.drop_columns(["at"])
+
+        CheckpointCommitOperator(task_id="commit", checkpoint=clean())
+    first, second = run_dag(dag, n=0), run_dag(dag, n=1)
+
+    assert [returned(run, "commit")["commit"]["landed_now"] for run in (first, second)] == [True, True]
+    table = dag_world.table("shop.made")
+    assert [field.name for field in table.spec().fields] == ["kind"]
+    assert dag_world.ids("shop.made") == list(range(20))
+    assert len(table.snapshots()) == 2
 
 
 def test_a_scheduled_dag_over_a_growing_table_processes_each_row_once(dag_world, run_dag):

@@ -42,6 +42,10 @@ def test_every_module_and_class_that_the_metadata_names_can_be_imported():
         for group in info[kind]:
             for name in group["python-modules"]:
                 importlib.import_module(name)
+    for decorator in info["task-decorators"]:
+        module, _, name = decorator["class-name"].rpartition(".")
+        assert name == decorator["name"]
+        assert callable(getattr(importlib.import_module(module), name))
     for connection in info["connection-types"]:
         module, _, name = connection["hook-class-name"].rpartition(".")
         hook = getattr(importlib.import_module(module), name)

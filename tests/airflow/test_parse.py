@@ -154,7 +154,8 @@ def test_a_wrong_sensor_target_is_refused_at_parse_time():
 def test_templated_fields_are_those_that_users_expect():
     assert {
         "table", "source", "transform_version", "mode", "overwrite_filter", "overwrite_parameters", "upsert_keys", "when_matched",
-        "when_not_matched", "partition_by", "sort_by", "table_properties", "location", "branch", "idempotence_key", "spark_conf",
+        "when_not_matched", "partition_by", "sort_by", "table_properties", "location", "create_if_missing", "branch",
+        "idempotence_key", "spark_conf", "transform_name", "iceberg_conn_id", "spark_conn_id", "checkpoint_conn_id",
     } == set(CheckpointedIcebergWriteOperator.template_fields)  # fmt: skip
     assert {"uri", "columns", "filter"} == set(Files.template_fields)
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -302,48 +298,3 @@ def test_no_secret_is_put_into_the_store(spark, world):
         content = Path(name).read_bytes()
         assert b"very-secret" not in content
         assert b"more-secret" not in content
-
-
-DRIVER = """
-import sys
-from pathlib import Path
-from pyspark.sql import SparkSession
-
-said, marker, slow = eval(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "slow"
-
-
-def passing(batches):
-    import os, time
-    for batch in batches:
-        yield batch
-        (marker / str(min(batch["id"].to_pylist()))).touch()
-        # The first partitions are done, and the last one never is.
-        while slow and max(batch["id"].to_pylist()) > 397:
-            time.sleep(0.1)
-
-
-spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-rows = spark.read.parquet(said.pop("input")).repartitionByRange(4 if slow else 3, "id")
-rows.mapInArrow(passing, rows.schema).write.format("checkpointed").mode("append").options(**said).save()
-"""
-
-
-def test_a_driver_that_is_killed_in_the_middle_and_started_again_lands_the_rows_once(world, marker):
-    def started(speed):
-        said = options(world) | {"input": str(world.input)}
-        return subprocess.Popen([sys.executable, "-c", DRIVER, repr(said), marker, speed], start_new_session=True)
-
-    killed = started("slow")
-    try:
-        end = time.monotonic() + 90
-        while time.monotonic() < end and not any((world.root / "store").rglob("staged/*.json")):
-            time.sleep(0.05)
-    finally:
-        os.killpg(killed.pid, signal.SIGKILL)
-        killed.wait()
-    staged = checkpoint(world).staged_ids()
-    assert staged
-    assert started("fast").wait(120) == 0
-    assert world.ids() == list(range(400))
-    assert not staged & {split.id for split in checkpoint(world).plan().splits}
-    assert len(world.table().snapshots()) == 1

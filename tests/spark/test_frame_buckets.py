@@ -273,10 +273,9 @@ def test_an_id_that_becomes_wider_stays_in_its_bucket(spark, narrow, wide):
 
 def test_rows_of_two_buckets_are_never_published_as_one(world):
     attempt = world.attempt(world.request(source=source_of(world)))
-    attempt.checkpoint.pin(source_of(world).plan({}))
-    task = FrameTask(
-        attempt.begin("a test", 1), {0: "000000", 1: "000001"}, ("id",), placed=True, keep_ids=False, assert_unique=False
-    )
+    plan = attempt.checkpoint.pin(source_of(world).plan({}))
+    splits = dict(enumerate(plan.splits))
+    task = FrameTask(attempt.begin("a test", 1), splits, ("id",), placed=True, keep_ids=False, assert_unique=False)
     batch = pq.read_table(world.input / "0.parquet").to_batches()[0]
     for there in ([1] * 99 + [0], [0] * 100):
         mixed = batch.add_column(0, PLACE, pa.array(there, pa.int32()))

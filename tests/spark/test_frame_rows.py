@@ -13,8 +13,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 from support.appending import seal
-from support.frames import orders, prepare, retry_of, unfolded
-from support.standalone import wait_until
+from support.frames import orders, prepare, retry_of, unfolded, wait_for_tasks
 from support.world import World, rows
 
 from airflow_ckpt_provider.checkpoint.documents import Staged
@@ -51,15 +50,9 @@ def broken(spark: SparkSession, world: World, source: SparkDataFrame, **changes:
     stage = prepare(spark, world, source, **changes)
     with pytest.raises(StageFailedError, match="RuntimeError: not yet"):
         stage.run_only()
-    wait_until(lambda: not running_tasks(spark), "the tasks of the failed job to end")
+    wait_for_tasks(spark)
     assert 0 < len(stage.attempt.checkpoint.staged_ids() & set(stage.missing)) < len(stage.missing)
     return stage
-
-
-def running_tasks(spark: SparkSession) -> int:
-    """Tasks that run on the only executor: those of a job that failed go on for a moment."""
-    (executor,) = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
-    return executor.numRunningTasks()
 
 
 def go_on(spark: SparkSession, slow: FrameStage, source: SparkDataFrame) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
+from support.frames import Calls, wait_for_tasks
 from support.world import World
 
-from airflow_ckpt_provider.exceptions import BindingMismatchError, InvalidInputError, TableMissingError
+from airflow_ckpt_provider.exceptions import BindingMismatchError, InvalidInputError, StageFailedError, TableMissingError
 from airflow_ckpt_provider.spark import checkpointed_write, commit
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
 from airflow_ckpt_provider.spark.session_catalog import catalog_of_session
@@ -182,6 +183,31 @@ def test_what_cannot_work_is_refused(spark, world, changes, said):
 def test_a_table_that_is_not_there_is_named(spark, world):
     with pytest.raises(TableMissingError, match=r"shop\.other"):
         write(world, orders(spark, world), table="shop.other")
+
+
+def test_what_a_transform_has_done_of_a_bucket_is_saved_for_the_next_run(spark, world, tmp_path):
+    calls = Calls(tmp_path / "calls")
+    saving = {"buckets": 2, "save_every": 10, "transform_version": "1"}
+    with pytest.raises(StageFailedError, match="not today"):
+        write(world, orders(spark, world), transform=calls.map(300), **saving)
+    wait_for_tasks(spark)
+    first = calls.taken()
+    landed(world, write(world, orders(spark, world), transform=calls.map(), **saving))
+    again = calls.taken()
+    assert first.keys() | again.keys() == {str(number) for number in range(400)}
+    # Of each of two buckets less than what is saved at once is done again.
+    assert (first & again).total() < 2 * 10
+    assert world.ids() == list(range(400))
+
+
+def test_a_commit_that_names_another_table_than_its_reference_is_refused(spark, world):
+    world.create_table("shop.other")
+    staged, opened = write(world, orders(spark, world)), {"catalog": world.catalog_properties, "store": world.store.uri}
+    with pytest.raises(BindingMismatchError, match=r"its table is 'shop\.orders', not 'shop\.other'"):
+        commit(staged, table="shop.other", **opened)
+    with pytest.raises(InvalidInputError, match=r"either table=.*or uri="):
+        commit(staged, table="shop.orders", uri="/somewhere.lance", **opened)
+    assert commit(staged, table="shop.orders", **opened)["commit"]["landed_now"]
 
 
 def test_a_key_alone_is_no_reference(world):

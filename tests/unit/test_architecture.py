@@ -26,8 +26,18 @@ def imports():
     for module, path in files.items():
         named = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom) and node.module]
         wanted = {(node.module, alias.name) for node in named for alias in node.names if node.module.startswith(NAME)}
-        found[module] = {f"{base}.{name}" if f"{base}.{name}" in files else base for base, name in wanted} - {module}
+        targets = {f"{base}.{name}" if f"{base}.{name}" in files else base for base, name in wanted} - {module}
+        # Whoever imports a module imports the packages first that it lies in, but for those that are being imported.
+        found[module] = targets | {package for target in targets for package in packages_of(target)} - {
+            module,
+            *packages_of(module),
+        }
     return found
+
+
+def packages_of(module):
+    parts = module.split(".")
+    return {".".join(parts[:count]) for count in range(1, len(parts))}
 
 
 def test_nothing_is_imported_in_a_circle():

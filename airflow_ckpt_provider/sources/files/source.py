@@ -21,6 +21,7 @@ from airflow_ckpt_provider.scan.batches import groups_behind
 from airflow_ckpt_provider.sources.files.formats import FORMATS, OpenFile, Parquet, unnamed_columns
 from airflow_ckpt_provider.sources.files.listing import InputFiles, PinnedFile  # noqa: TC001 - msgspec reads annotations
 from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack, require_each_once
+from airflow_ckpt_provider.sources.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -99,6 +100,10 @@ class Files:
         self.columns = None if columns is None else list(columns)
         self.filter = filter or None
         self.conn_id = conn_id
+
+    def serialize(self) -> JsonObject:
+        """What Airflow shows of it."""
+        return shown("Files", self.uri, format=self.format, columns=self.columns, filter=self.filter, conn_id=self.conn_id)
 
     def __repr__(self) -> str:
         return f"Files({self.uri!r}, format={self.format!r})"

@@ -20,6 +20,7 @@ from airflow_ckpt_provider.sources.iceberg.pinning import Pin, open_table, parse
 from airflow_ckpt_provider.sources.iceberg.planned import require_listed, require_planned_table, require_unchanged
 from airflow_ckpt_provider.sources.iceberg.reader import IcebergReader, IcebergSplit
 from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack, require_each_once, strange_plan
+from airflow_ckpt_provider.sources.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -98,6 +99,20 @@ class IcebergTable:
         self.max_split_bytes = max_split_bytes
         self._made: dict[str, Split] = {}
         self._require_one_snapshot()
+
+    def serialize(self) -> JsonObject:
+        """What Airflow shows of it."""
+        return shown(
+            "IcebergTable",
+            self.name,
+            snapshot_id=self.snapshot_id,
+            as_of=None if self.as_of is None else str(self.as_of),
+            branch=self.branch,
+            since=self.since,
+            row_filter=self.row_filter,
+            columns=self.columns,
+            conn_id=self.conn_id,
+        )
 
     def __repr__(self) -> str:
         facts = [f"{name}={value!r}" for name, value in self.describe().items() if name != "iceberg"]

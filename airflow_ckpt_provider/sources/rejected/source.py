@@ -24,6 +24,7 @@ from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.exceptions import CheckpointMissingError, InvalidInputError
 from airflow_ckpt_provider.sources.packing import DEFAULT_SPLIT_BYTES, pack, require_each_once
 from airflow_ckpt_provider.sources.rejected.file import COLUMNS, require_there, rows_in
+from airflow_ckpt_provider.sources.shown import keys_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -84,6 +85,10 @@ class Rejected:
         self.checkpoint: Any = checkpoint
         self.with_errors = with_errors
         self.checkpoint_conn_id = checkpoint_conn_id
+
+    def serialize(self) -> JsonObject:
+        """What Airflow shows of it."""
+        return shown("Rejected", keys_of(self.checkpoint), with_errors=self.with_errors, checkpoint_conn_id=self.checkpoint_conn_id)
 
     def __repr__(self) -> str:
         return "Rejected(...)"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from airflow_ckpt_provider.checkpoint.known_types import known
 from airflow_ckpt_provider.exceptions import RetryableError
 from airflow_ckpt_provider.sources.packing import pack
 from airflow_ckpt_provider.spark.checks.sql import VIEW
@@ -155,6 +156,6 @@ def read_files(payload: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     schema = shown_schema(scan.schema)
     for batch in batches:
         for text in batch.column("files").to_pylist():
-            for file in msgspec.json.decode(text, type=list[DataFile]):
+            for file in msgspec.json.decode(text, type=known(list[DataFile])):
                 for rows in scan.read(file):
                     yield shown(rows, schema)

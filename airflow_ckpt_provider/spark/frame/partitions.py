@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_ckpt_provider.checkpoint.documents import Split
     from airflow_ckpt_provider.sources.protocol import SessionSource
 
 #: Settings that decide how rows are cut and dealt, or what a timestamp is, beside the one that is off.
@@ -79,9 +80,9 @@ class PartitionRun(FrameRun):
     def _task(self) -> FrameTask:
         return FrameTask(self._work, self._missing(), (), placed=False, keep_ids=False, assert_unique=False)
 
-    def _missing(self) -> dict[int, str]:
-        """Ids of the missing splits, by the numbers of their partitions."""
-        return {int(str(split.read["partition"])): split.id for split in self._splits.values()}
+    def _missing(self) -> dict[int, Split]:
+        """The missing splits, by the numbers of their partitions."""
+        return {int(str(split.read["partition"])): split for split in self._splits.values()}
 
     def _run_tasks(self, payload: bytes) -> list[tuple[str, str, str]]:
         source, pinned = self._source, self._plan.source_as(Partitions)

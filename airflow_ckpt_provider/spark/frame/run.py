@@ -21,9 +21,10 @@ from airflow_ckpt_provider.spark.frame.ids import EMPTY_WRITER, staged_ids, with
 from airflow_ckpt_provider.spark.frame.plans import arrow_schema
 from airflow_ckpt_provider.spark.frame.reproducible import require_reproducible
 from airflow_ckpt_provider.spark.frame.skew import skew_of
-from airflow_ckpt_provider.spark.frame.task import RESULT_SCHEMA, FrameTask
+from airflow_ckpt_provider.spark.frame.task import CHANGED, RESULT_SCHEMA, FrameTask
 from airflow_ckpt_provider.spark.stage import StageRun, spark_settings
 from airflow_ckpt_provider.write.rounds import Progress
+from airflow_ckpt_provider.write.work import SplitInPieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -59,7 +60,8 @@ class FrameProgress(Progress):
 
     def __str__(self) -> str:
         eta = "?" if self.eta_s is None else f"{self.eta_s:.0f} s"
-        return f"{self.done}/{self.total} {self.unit}s staged ({self.recovered} recovered), {self.rows:,} rows written, ETA {eta}"
+        what = f"{self.done}/{self.total} {self.unit}s staged ({self.recovered} recovered), {self.rows:,} rows written"
+        return f"{what}{self._saved_rows}, ETA {eta}"
 
 
 class FrameRun(StageRun):
@@ -89,6 +91,8 @@ class FrameRun(StageRun):
         self._source = source
         self._plan = plan
         self._check_fit = check_fit
+        #: Buckets of which pieces were saved that do not count, because their rows are others now.
+        self._changed = 0
 
     def progress(self) -> FrameProgress:
         """How far the stage is, from what is in the store."""
@@ -96,18 +100,27 @@ class FrameRun(StageRun):
         facts = {field.name: getattr(of_job, field.name) for field in dataclasses.fields(of_job)}
         if of_job.done == of_job.total and self._has_ended:
             facts["skew"] = skew_of(self._seen, self._unit)
+            facts["changed"] = self._changed
         return FrameProgress(**facts, unit=self._unit)
 
     def _task(self) -> FrameTask:
         source = self._source
         return FrameTask(
             work=self._work,
-            splits=dict(enumerate(self._splits)),
+            splits=dict(enumerate(self._splits.values())),
             id_columns=tuple(source.id_column),
             placed=True,
             keep_ids=source.recover == "rows",
             assert_unique=source.assert_unique,
+            in_order=self._in_order,
         )
+
+    @property
+    def _in_order(self) -> bool:
+        """True if tasks publish buckets in pieces, for which Spark has to sort their rows."""
+        work, source = self._work, self._source
+        is_of_rows = work.transform is not None and not isinstance(source, GroupedRows)
+        return work.save.buckets and is_of_rows and source.recover == "buckets"
 
     def _run_tasks(self, payload: bytes) -> list[tuple[str, str, str]]:
         frame, names = self._missing_rows()
@@ -115,6 +128,7 @@ class FrameRun(StageRun):
             staged = frame.mapInArrow(task_of(payload, names), RESULT_SCHEMA)
             rows = [(row["split"], row["error"], row["message"]) for row in staged.collect()]
         self._publish_empty(self._splits.keys() - {split_id for split_id, _, _ in rows})
+        self._changed = sum(error is None and message == CHANGED for _, error, message in rows)
         return [row for row in rows if row[1]]
 
     def _missing_rows(self) -> tuple[DataFrame, list[str]]:
@@ -137,6 +151,8 @@ class FrameRun(StageRun):
         buckets = placed(rows, source.id_column, kinds, source.buckets, wanted)
         if isinstance(source, GroupedRows):
             buckets = sorted_by(buckets, frame, source.sorted_by, kinds)
+        elif self._in_order:
+            buckets = sorted_by(buckets, frame, source.id_column, kinds)
         return buckets, frame.columns
 
     def _frame(self) -> DataFrame:
@@ -150,8 +166,13 @@ class FrameRun(StageRun):
 
     def _publish_empty(self, split_ids: set[str]) -> None:
         with ThreadPoolExecutor(_PUBLISHERS) as pool:
-            for _ in pool.map(lambda split_id: self._work.stage(split_id, (), EMPTY_WRITER), sorted(split_ids)):
+            for _ in pool.map(self._publish_as_empty, sorted(split_ids)):
                 pass
+
+    def _publish_as_empty(self, split_id: str) -> None:
+        self._work.stage(split_id, (), EMPTY_WRITER)
+        # Earlier attempts may have done rows that there are no more.
+        SplitInPieces(self._work, self._splits[split_id], EMPTY_WRITER).remove()
 
 
 def task_of(payload: bytes, names: Sequence[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -2,28 +2,50 @@
 
 The bucket is told by the data and by the number of the partition, which must agree: whatever an optimizer does with the plan,
 rows of two buckets are never published as one. Ids are taken before the transform, so a row that it drops or explodes is done.
+
+A bucket is published in pieces if its rows come sorted by their ids; see ``write.bucket``. Others are staged as a whole, or not at
+all: where ids are kept, because the next attempt computes all rows that are not staged as buckets of its own; partitions; and
+buckets of groups, of which none is done before the rows behind it are read.
 """
 
 from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ckpt_provider.exceptions import InvalidInputError, TerminalError
 from airflow_ckpt_provider.spark.frame.buckets import PLACE
 from airflow_ckpt_provider.spark.frame.ids import IdFile
+from airflow_ckpt_provider.write.bucket import BucketInPieces
+from airflow_ckpt_provider.write.ordered import OrderedRows
+from airflow_ckpt_provider.write.work import SplitInPieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
+    from airflow_ckpt_provider.checkpoint.documents import Split
     from airflow_ckpt_provider.write.work import SplitWork
 
-#: Columns of what a task returns, as those of the tasks of a ``StageRun``.
-RESULT = ("split", "error", "message")
-RESULT_SCHEMA = ", ".join(f"{name} string" for name in RESULT)
+#: What a task says of a bucket whose pieces do not count.
+CHANGED = "changed"
+
+
+class TaskResult(NamedTuple):
+    """The row that a task returns, with the names of its columns, which are those of the tasks of a ``StageRun``.
+
+    :param error: the class of an error that no repetition can cure.
+    :param message: of the error; without one, ``CHANGED`` or nothing.
+    """
+
+    split: str
+    error: str | None = None
+    message: str | None = None
+
+
+RESULT_SCHEMA = ", ".join(f"{name} string" for name in TaskResult._fields)
 
 #: Ids that the message about duplicates shows.
 _EXAMPLES = 5
@@ -33,41 +55,54 @@ _EXAMPLES = 5
 class FrameTask:
     """Stages the one bucket that lies in a partition, or the partition itself.
 
-    :param splits: split ids, by the number of the partition.
+    :param splits: by the number of the partition.
     :param placed: whether the rows say in their first column in which partition they have to be.
     :param keep_ids: whether to keep the ids of the rows beside the split.
     :param assert_unique: whether an id that occurs twice is an error.
+    :param in_order: whether the rows of a bucket are sorted by their ids, and it is published in pieces.
     """
 
     work: SplitWork
-    splits: Mapping[int, str]
+    splits: Mapping[int, Split]
     id_columns: tuple[str, ...]
     placed: bool
     keep_ids: bool
     assert_unique: bool
+    in_order: bool = False
 
-    def run(self, batches: Iterator[pa.RecordBatch], partition: int, task_attempt: str) -> str | None:
+    def run(
+        self, batches: Iterator[pa.RecordBatch], partition: int, task_attempt: str, *, repeated: bool = False
+    ) -> TaskResult | None:
         """Stage the partition's bucket.
 
         :param batches: its rows, with the place among the buckets as first column.
-        :returns: id of the split; None if there are no rows, which says nothing about any bucket.
+        :param repeated: whether Spark runs the task again, which may have left pieces since the attempt began.
+        :returns: None if there are no rows, which says nothing about any bucket.
         """
         rows = self._own(batches, partition) if self.placed else (batch for batch in batches if batch.num_rows)
         first = next(rows, None)
         if first is None:
             return None
-        split_id, work = self.splits[partition], self.work
+        split, work = self.splits[partition], self.work
+        split_id, result = split.id, TaskResult(split.id)
         if work.is_staged(split_id):
-            return split_id
+            return result
         author = f"{work.attempt_id}.{task_attempt}"
+        if self.in_order:
+            with OrderedRows(self._noted(first, rows, None), self.id_columns) as in_order:
+                bucket = BucketInPieces(work, split, author, in_order)
+                bucket.stage(repeated=repeated)
+            return result._replace(message=CHANGED if bucket.has_changed else None)
         if not self.keep_ids:
             work.stage(split_id, self._noted(first, rows, None), task_attempt)
-            return split_id
+            # Earlier attempts may have been told to save some.
+            SplitInPieces(work, split, author).remove()
+            return result
         with IdFile(work.store, work.paths.ids(split_id, author)) as ids:
             # The writer takes all rows before it publishes, so the ids are in the store by then.
             if not work.stage(split_id, self._noted(first, rows, ids), task_attempt):
                 ids.remove()
-        return split_id
+        return result
 
     def _own(self, batches: Iterator[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
         """The rows without their place, which must be this partition's."""
@@ -146,14 +181,14 @@ def run_task(payload: bytes, names: Sequence[str], batches: Iterator[pa.RecordBa
     if context is None:
         raise RuntimeError("There is no Spark task around this call.")
     partition = context.partitionId()
-    error = message = None
     try:
         # Beside the id, because a task that Spark repeats under the same id must not write under the same name.
         named = [PLACE, *names] if task.placed else list(names)
         rows = (batch.rename_columns(named) for batch in batches)
-        split_id = task.run(rows, partition, f"{context.taskAttemptId()}_{uuid.uuid4().hex[:6]}")
+        name = f"{context.taskAttemptId()}_{uuid.uuid4().hex[:6]}"
+        result = task.run(rows, partition, name, repeated=context.attemptNumber() > 0)
     except TerminalError as problem:
-        split_id, error, message = task.splits[partition], type(problem).__name__, str(problem)
-    if split_id is not None:
-        row: dict[str, Any] = dict(zip(RESULT, ([split_id], [error], [message]), strict=True))
-        yield pa.RecordBatch.from_pydict(row, schema=pa.schema([(name, pa.string()) for name in RESULT]))
+        result = TaskResult(task.splits[partition].id, type(problem).__name__, str(problem))
+    if result is not None:
+        row: dict[str, Any] = {name: [value] for name, value in result._asdict().items()}
+        yield pa.RecordBatch.from_pydict(row, schema=pa.schema([(name, pa.string()) for name in TaskResult._fields]))

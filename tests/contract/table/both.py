@@ -35,6 +35,11 @@ class Iceberg(World):
         if ids:
             table.append(rows(ids.start, len(ids)).cast(table.schema().as_arrow()))
 
+    def match_files_alone(self) -> None:
+        """An upsert has a split for each file of the table, however small."""
+        with self.table().transaction() as transaction:
+            transaction.set_properties({"read.split.target-size": "1"})
+
     def drop(self) -> None:
         self.catalog.drop_table("shop.orders")
 
@@ -85,6 +90,9 @@ class Lance(LanceWorld):
 
     def make(self, ids=BEFORE) -> None:
         self.create_dataset(ids.start if ids else 0, len(ids))
+
+    def match_files_alone(self) -> None:
+        """An upsert has a split for each fragment of the dataset anyway."""
 
     def drop(self) -> None:
         shutil.rmtree(self.uri)

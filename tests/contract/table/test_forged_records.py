@@ -12,7 +12,7 @@ import shutil
 import msgspec
 import pytest
 from contract.table.both import BEFORE, HALF, REPLACE, UPSERT, Iceberg, Lance, kinds, marked, of, only_even
-from support.forging import forge, forge_plan, forge_seal, forge_staged
+from support.forging import forge, forge_plan, forge_seal, forge_staged, refused
 
 from airflow_ckpt_provider.checkpoint.documents import StagedFile
 from airflow_ckpt_provider.exceptions import CorruptObjectError
@@ -44,15 +44,6 @@ def dataset(tmp_path):
     world.put_files()
     world.make()
     return world
-
-
-def refused(world, checkpoint, named):
-    """Nothing lands, and the error names the file."""
-    before, commits = world.read(), world.commits()
-    with pytest.raises(CorruptObjectError, match=named):
-        groups.commit([checkpoint], world.as_table())
-    assert world.read() == before
-    assert world.commits() == commits
 
 
 def test_what_was_not_touched_lands(world):

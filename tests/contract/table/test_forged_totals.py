@@ -14,7 +14,7 @@ import pytest
 from contract.table.both import BEFORE, HALF, UPSERT, Iceberg, Lance, StableLance, kinds, marked, of
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
-from support.forging import forge, forge_plan, forge_seal, forge_staged
+from support.forging import forge, forge_plan, forge_seal, forge_staged, refused
 from support.growing import grow, growing_table, run
 from support.growing import request as growing_request
 
@@ -43,14 +43,6 @@ def dataset(tmp_path):
     world.put_files()
     world.make()
     return world
-
-
-def refused(world, checkpoint, said):
-    before, commits = world.read(), world.commits()
-    with pytest.raises(CorruptObjectError, match=said):
-        groups.commit([checkpoint], world.as_table())
-    assert world.read() == before
-    assert world.commits() == commits
 
 
 def forge_sealed(checkpoint, **changes):

@@ -44,6 +44,7 @@ from airflow_ckpt_provider.exceptions import (
     RecordsRemovedError,
     RolledBackError,
     SignatureError,
+    UndoneError,
 )
 from airflow_ckpt_provider.sources import Files, Rejected
 from airflow_ckpt_provider.transforms import Map
@@ -52,6 +53,7 @@ from airflow_ckpt_provider.write import sweep as sweeps
 from airflow_ckpt_provider.write.cleanup import clean
 from airflow_ckpt_provider.write.rejecting import OnError
 from airflow_ckpt_provider.write.sweep import Sweep
+from airflow_ckpt_provider.write.undoing import undo
 
 DAYS = timedelta(days=14)
 
@@ -847,3 +849,36 @@ def test_rows_that_were_rejected_can_be_run_again_after_a_sweep(world):
     again = world.stage(world.request("again", source=Rejected(told).opened(world.store)))
     world.commit(again)
     assert sorted(row["id"] for row in world.read()) == sorted([*range(400), *BEFORE])
+
+
+# -- what was undone -------------------------------------------------------------------------------------------------------
+
+
+def test_an_undone_write_is_swept_as_any_other_and_stays_undone(world):
+    attempt = world.stage()
+    world.commit(attempt)
+    undo(Checkpoint.latest(world.store, attempt.checkpoint.key), world.as_table(), "ada")
+    for _ in range(3):
+        grow_old(world)
+        assert not any(one.is_error for one in swept(world).values())
+    with pytest.raises(UndoneError):
+        world.commit(attempt)
+    assert world.read() == of(BEFORE)
+    again = world.stage()
+    assert again.checkpoint.header.generation == 3
+    world.commit(again)
+    assert world.read() == of(range(400), BEFORE)
+
+
+def test_a_write_whose_records_were_swept_is_undone_where_the_table_itself_says_what_it_was(world):
+    checkpoint = landed(world)
+    grow_old(world)
+    swept(world)
+    if isinstance(world, Iceberg):
+        assert undo(checkpoint, world.as_table(), "ada").landed_now
+        assert world.read() == of(BEFORE)
+        return
+    with pytest.raises(RecordsRemovedError, match="Nothing was changed"):
+        undo(checkpoint, world.as_table(), "ada")
+    assert Checkpoint.latest(world.store, checkpoint.key).header.generation == 1
+    assert world.read() == of(range(400), BEFORE)

@@ -231,6 +231,7 @@ def test_an_upsert_sees_what_others_changed_after_its_stage(empty):
 def test_an_upsert_that_was_killed_while_it_matched_what_is_gone_by_now_matches_what_there_is(empty, staged):
     """Its plan names files, or a version, that compaction and expiry have taken away meanwhile."""
     empty.make(HALF)
+    empty.match_files_alone()
     for start in (600, 700):
         empty.add(range(start, start + 5))
     request = empty.request(**UPSERT, transform=marked)
@@ -839,7 +840,7 @@ def test_a_dataset_is_created_with_its_storage_version_and_row_ids(tmp_path, ver
         ("create", {"storage_version": "2.0"}, "storage_version='2.0'"),
         ("create", {"storage_version": "newest"}, "storage_version='newest'"),
         ("create", {"partition_by": ["id"]}, "does not take partition_by"),
-        ("append", {"storage_version": "2.1"}, "does not take storage_version"),
+        ("append", {"storage_version": "2.1"}, "storage_version belongs to"),
         ("overwrite", {"overwrite_filter": "id < 3"}, "does not take overwrite_filter"),
         ("overwrite_partitions", {}, "the modes are create, append, overwrite, upsert, add_columns"),
     ],

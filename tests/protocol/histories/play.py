@@ -128,7 +128,9 @@ class Play:
         self._values = itertools.count(1)
         self._objects: dict[str, bytes] = {}
         self._shown: dict[tuple[str, str], int | None] = {}
-        self.world.create_table(ORDERS, SCHEMA, spec)
+        # An upsert matches some of its files alone, and some together.
+        sizes = {"read.split.target-size": "4096", "read.split.open-file-cost": "1"}
+        self.world.create_table(ORDERS, SCHEMA, spec, sizes)
         self.world.create_table(LANDING, SCHEMA)
         self.world.create_table(COPY, SCHEMA)
 

@@ -80,6 +80,7 @@ def test_an_unknown_member_is_refused(name):
 OPTIONAL = {
     "restart_token", "replaces", "base", "counts", "intermediate", "round", "provisional", "missing", "transform_version",
     "listed_by", "mode", "increment", "restaged", "transform_kind", "computed_by", "request", "input_rows", "rejected", "freed",
+    "ids",
 }  # fmt: skip
 
 

@@ -83,6 +83,23 @@ def test_a_time_out_of_a_catalog_that_is_none_is_refused(connect):
         iceberg_catalog("wrong")
 
 
+def test_a_name_of_a_catalog_that_is_not_its_connections_is_refused(connect):
+    connect("lake", conn_type="iceberg", extra={"type": "sql", "uri": "sqlite:///:memory:", "name": "prod"})
+    with pytest.raises(InvalidInputError, match=r"'lake' has a 'name'.*give the connection the catalog's name as its id"):
+        iceberg_catalog("lake")
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [({"type": "no-such-type"}, "no-such-type"), ({"type": "hive", "uri": "thrift://127.0.0.1:9"}, "NotInstalledError")],
+    ids=["no such type", "not installed"],
+)
+def test_a_catalog_that_cannot_be_opened_by_any_retry_is_refused(connect, extra, said):
+    connect("wrong", conn_type="iceberg", extra=extra)
+    with pytest.raises(InvalidInputError, match=f"'wrong' could not be opened.*{said}"):
+        iceberg_catalog("wrong")
+
+
 def test_a_store_connection_opens_s3_with_its_credentials_and_shows_none(connect, s3_bucket):
     options = s3_bucket.options
     connect(

@@ -22,7 +22,9 @@ from pyiceberg.expressions.visitors import _StrictMetricsEvaluationVisitor
 from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.io.pyarrow import MetricModeTypes, PyArrowFileIO
 from pyiceberg.manifest import DATA_FILE_TYPE, UNASSIGNED_SEQ, DataFile, FileFormat, ManifestWriterV2
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField, StringType
 from support.appending import arrow_schema
@@ -106,6 +108,11 @@ RELIED = [
         "spec schema output_file snapshot_id avro_compression",
         "tables/iceberg/manifest/staged.py",
     ),
+    Relied("pyiceberg.manifest.ManifestWriterV2._with_partition", "self format_version", "tables/iceberg/manifest/staged.py"),
+    Relied("pyiceberg.manifest.data_file_with_partition", "partition_type format_version", "tables/iceberg/manifest/staged.py"),
+    Relied(
+        "pyiceberg.manifest.manifest_entry_schema_with_data_file", "format_version data_file", "tables/iceberg/manifest/staged.py"
+    ),
     Relied("pyiceberg.table.snapshots.update_snapshot_summaries", "summary previous_summary", "tables/iceberg/commit.py"),
     Relied("pyiceberg.table.ManifestGroupPlanner", "table_metadata io row_filter case_sensitive options", "scan/iceberg.py"),
     Relied("pyiceberg.table.ManifestGroupPlanner.plan_manifest_entries", "self manifests", "scan/iceberg.py"),
@@ -123,7 +130,7 @@ RELIED = [
 ATTRIBUTES = {
     "tables/iceberg/conflicts.py": {"_data"},
     "tables/iceberg/creation.py": {"_table"},
-    "tables/iceberg/manifest/staged.py": {"_meta"},
+    "tables/iceberg/manifest/staged.py": {"_meta", "_with_partition"},
     "tables/iceberg/matching.py": {"_data"},
     "tables/iceberg/rolling.py": {"_parquet_writer_kwargs", "_writer"},
 }
@@ -235,6 +242,12 @@ def test_a_table_to_be_stands_in_its_transaction(tmp_path):
 def test_the_metadata_of_a_manifest_is_a_property_of_its_writer_that_may_be_added_to():
     """tables/iceberg/manifest/staged.py adds a digest of what a manifest says of its files."""
     assert isinstance(inspect.getattr_static(ManifestWriterV2, "_meta"), property)
+
+
+def test_a_partition_field_that_was_dropped_is_required_if_its_column_is():
+    """tables/iceberg/manifest/staged.py makes it optional. Once this fails, the library does so itself."""
+    spec = PartitionSpec(PartitionField(1, 1000, VoidTransform(), "dropped"))
+    assert spec.partition_type(SCHEMA).fields[0].required
 
 
 def test_the_writer_of_parquet_has_its_settings_and_the_metadata_of_what_it_wrote(tmp_path):

@@ -33,13 +33,14 @@ root, source_rows, each, buckets = sys.argv[2], int(sys.argv[3]), 10_000, int(sy
 table = load_catalog("tests", type="sql", uri=f"sqlite:///{root}/catalog.db", warehouse=f"file://{root}/warehouse")
 table = table.load_table("shop.orders")
 writer = upsert_writer(table, ["id", "name"], buckets=buckets)
-(target,) = [scanned.file for scanned in scan_files(table, table.current_snapshot().snapshot_id)]
+targets = [scanned.file for scanned in scan_files(table, table.current_snapshot().snapshot_id)]
+assert len(targets) == int(sys.argv[5])
 # Every second key of the source is in the table.
 rows = (batch(range(start, start + each * 2, 2), "new") for start in range(0, source_rows * 2, each * 2))
 source = writer.write_source(rows, "ckpt-s").intermediate
 for bucket in range(buckets):
     writer.check_unique(bucket, [source])
-matched = writer.match(target, [source], "ckpt-m")
+matched = writer.match(targets, [source], "ckpt-m")
 inserted = writer.insert(source, [matched.intermediate], "ckpt-i")
 # Not ru_maxrss: a child begins with its parent's.
 peak = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
@@ -66,11 +67,14 @@ def batch(ids: range, value: str) -> pa.RecordBatch:
 def peak_of(tmp_path_factory):
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()), NestedField(3, "value", StringType()))
 
-    def measure(target_rows: int, source_rows: int, buckets: int) -> Peak:
+    def measure(target_rows: int, source_rows: int, buckets: int, files: int = 1) -> Peak:
         root = tmp_path_factory.mktemp("upsert")
-        add_rows(new_table(root, schema), (batch(range(n, n + 10_000), "old") for n in range(0, target_rows, 10_000)))
+        each = target_rows // files
+        starts = range(0, target_rows, each)
+        of_files = ((batch(range(n, n + 10_000), "old") for n in range(start, start + each, 10_000)) for start in starts)
+        add_rows(new_table(root, schema), *of_files)
         done = subprocess.run(
-            [sys.executable, "-c", WORKER, sys.path[0], str(root), str(source_rows), str(buckets)],
+            [sys.executable, "-c", WORKER, sys.path[0], str(root), str(source_rows), str(buckets), str(files)],
             capture_output=True,
             text=True,
             check=True,
@@ -93,3 +97,9 @@ def test_a_target_file_of_four_times_the_rows_takes_no_more_memory(peak_of):
     assert (one.updated, one.inserted) == (100_000, 300_000)
     assert (four.updated, four.inserted) == (400_000, 0)
     assert four.kilobytes <= 1.15 * one.kilobytes, (one, four)
+
+
+def test_many_files_of_one_group_take_no_more_memory_than_one_file_of_their_rows(peak_of):
+    one, many = peak_of(200_000, 200_000, 8), peak_of(200_000, 200_000, 8, files=20)
+    assert (one.updated, one.inserted) == (many.updated, many.inserted) == (100_000, 100_000)
+    assert many.kilobytes <= 1.15 * one.kilobytes, (one, many)

@@ -42,12 +42,13 @@ from pyiceberg.types import (
     UUIDType,
 )
 from support.replacing import delete_positions, new_table
-from support.upserting import add_rows, rows_of, upsert
+from support.upserting import add_rows, live_files, rows_of, upsert
 
 from airflow_ckpt_provider.exceptions import DuplicateKeyError
 from airflow_ckpt_provider.scan.iceberg import IcebergScan, scan_files
 from airflow_ckpt_provider.tables.iceberg.fit import write_schema
 from airflow_ckpt_provider.tables.iceberg.upsert import matched_rows, merge
+from airflow_ckpt_provider.tables.iceberg.upsert.grouping import GroupSize
 from airflow_ckpt_provider.tables.keys import key_batches
 
 if TYPE_CHECKING:
@@ -234,8 +235,8 @@ def expected(case: Case, live: list[dict[str, Any]]) -> tuple[list[Any], dict[st
 
 @pytest.mark.timeout(400)
 @settings(max_examples=int(os.environ.get("UPSERT_EXAMPLES", "60")), deadline=None, suppress_health_check=list(HealthCheck))
-@given(case=cases(), tight=st.booleans())
-def test_an_upsert_does_what_a_dictionary_does(tmp_path_factory, case, tight):
+@given(case=cases(), tight=st.booleans(), size=st.sampled_from([GroupSize(), GroupSize(1, 1)]))
+def test_an_upsert_does_what_a_dictionary_does(tmp_path_factory, case, tight, size):
     with contextlib.ExitStack() as stack:
         if tight:
             # As with millions of rows: keys batch by batch, rows spilled, and few at a time.
@@ -249,12 +250,19 @@ def test_an_upsert_does_what_a_dictionary_does(tmp_path_factory, case, tight):
         table, live = build(root, case)
         schema = table.schema()
         splits = [[arrow_rows(schema, rows)] for rows in case.source]
-        done = upsert(table, case.keys, splits, update=case.update, insert=case.insert, buckets=case.buckets)
+        before = {file.path: rows_of(IcebergScan(table), file) for file in (scanned.file for scanned in live_files(table))}
+        done = upsert(table, case.keys, splits, update=case.update, insert=case.insert, buckets=case.buckets, size=size)
         rows, counts = expected(case, live)
         assert sorted((plain(row) for row in done.rows), key=repr) == rows
         assert done.counts == counts
         # A file is rewritten if a row of it changes, and only then.
-        assert all(bool(written.replaces) == bool(written.counts.get("updated")) for _, written in done.matched)
+        source = {key_of(row, case.keys): plain(row) for rows in case.source for row in rows}
+        changed = {
+            path
+            for path, rows in before.items()
+            if any(plain(row) != source.get(key_of(row, case.keys), plain(row)) for row in rows)
+        }
+        assert done.replaced == (changed if case.update else set())
 
 
 @pytest.mark.timeout(400)

@@ -61,11 +61,7 @@ def table(tmp_path):
 
 def test_only_files_with_a_changed_row_are_rewritten(table):
     done = upsert(table, ["id"], [[rows([5, 1000], 1.0), rows([205], 2.0)], [rows([206], 0.0)]])
-    assert [sorted(written.counts.items()) for _, written in done.matched if written.counts] == [
-        [("unchanged", 0), ("updated", 1)],
-        [("unchanged", 1), ("updated", 1)],
-    ]
-    assert len(done.replaced) == 2
+    assert done.replaced == {done.targets[0].path, done.targets[2].path}
     assert done.counts == {"updated": 2, "unchanged": 1, "inserted": 1}
     assert values(done.rows) == dict.fromkeys(range(400), 0.0) | {5: 1.0, 205: 2.0, 1000: 1.0}
 
@@ -79,18 +75,18 @@ def test_a_file_in_which_nothing_changes_stays_and_its_rows_are_not_inserted(tab
 
 def test_files_are_passed_over_by_their_bounds(table):
     done = upsert(table, ["id", "region"], [[rows([150], 1.0)], [rows([350], 1.0)]])
-    assert [file.path for file, _ in done.matched] == [done.targets[1].path, done.targets[3].path]
+    assert done.matched_paths == [done.targets[1].path, done.targets[3].path]
 
 
 def test_files_between_the_keys_of_two_splits_are_passed_over(table):
     done = upsert(table, ["name"], [[rows([50, 60])], [rows([350, 360])]])
-    assert [file.path for file, _ in done.matched] == [done.targets[0].path, done.targets[3].path]
+    assert done.matched_paths == [done.targets[0].path, done.targets[3].path]
 
 
 def test_a_source_of_null_keys_asks_for_files_with_nulls_only(table):
     add_rows(table, [rows([None])])
     done = upsert(table, ["id"], [[rows([None], 1.0)]])
-    assert [file.path for file, _ in done.matched] == [done.targets[4].path]
+    assert done.matched_paths == [done.targets[4].path]
     assert done.counts == {"updated": 1}
 
 
@@ -99,7 +95,7 @@ def test_files_that_came_later_are_matched_if_they_can_hold_a_key(table):
     record = upsert_writer(table, ["id"]).write_source([rows([900, 1001])], "ckpt-u").intermediate
     head = table.current_snapshot().snapshot_id
     found = list(plan_matches(table, head, ["id"], [record], table.schema().schema_id))
-    assert [file.rows for file in found] == [2]
+    assert [scanned.file.rows for scanned in found] == [2]
 
 
 def test_files_of_an_identity_partition_are_passed_over_by_their_partition(tmp_path):
@@ -111,7 +107,7 @@ def test_files_of_an_identity_partition_are_passed_over_by_their_partition(tmp_p
         record = writer.write_source([rows([3], 1.0, region)], f"ckpt-u{region}").intermediate
         head = table.current_snapshot().snapshot_id
         found = list(plan_matches(table, head, ["region", "id"], [record], table.schema().schema_id))
-        assert [row["region"] for file in found for row in rows_of(IcebergScan(table), file)] == [region] * 10
+        assert [row["region"] for scanned in found for row in rows_of(IcebergScan(table), scanned.file)] == [region] * 10
 
 
 def test_a_row_whose_partition_changes_moves(tmp_path):
@@ -243,7 +239,7 @@ def test_a_match_that_fails_leaves_no_file(table, tmp_path):
     table.io.delete(target.path)
     before = files_of(tmp_path)
     with pytest.raises(FileNotFoundError):
-        writer.match(target, [record], "ckpt-uM")
+        writer.match([target], [record], "ckpt-uM")
     assert files_of(tmp_path) == before
 
 
@@ -252,7 +248,7 @@ def test_a_split_that_lost_its_race_removes_all_it_wrote(table, tmp_path):
     source = writer.write_source([rows([5], 1.0)], "ckpt-uS")
     (target, *_) = [scanned.file for scanned in live_files(table)]
     before = files_of(tmp_path)
-    matched = writer.match(target, [source.intermediate], "ckpt-uM")
+    matched = writer.match([target], [source.intermediate], "ckpt-uM")
     assert len(files_of(tmp_path) - before) == 3  # the file, its manifest, and the sidecar
     writer.remove(matched)
     assert files_of(tmp_path) == before
@@ -265,11 +261,13 @@ def test_every_file_is_named_after_its_split(table, tmp_path):
         return {path.name for path in tmp_path.rglob("*") if path.is_file()}
 
     before = names()
-    upsert(table, ["id"], [[rows([5, 1000], 1.0)]], stem="ckpt-u")
+    done = upsert(table, ["id"], [[rows([5, 1000], 1.0)]], stem="ckpt-u")
+    ((group, _),) = done.matched
+    rewritten = group.paths.index(done.targets[0].path)
     assert sorted(names() - before) == [
         "ckpt-u-i0-00000.parquet",
         "ckpt-u-i0.avro",
-        "ckpt-u-m0-00000.parquet",
+        f"ckpt-u-m0-f{rewritten}-00000.parquet",
         "ckpt-u-m0-matched.parquet",
         "ckpt-u-m0.avro",
         "ckpt-u-s0-source.parquet",
