@@ -33,13 +33,17 @@ class CatalogTable(NamedTable):
         """Refuse what cannot work before anything is read or recorded."""
         kind = mode_of(MODES, mode, parameters)
         told(kind.Parameters, parameters, mode)
-        table = None if mode == "create" or parameters.get(CREATE_IF_MISSING) else self.load()
-        if mode != "create":
-            table = table or self.load_if_any()
-        if table is not None:
-            kind(table, parameters).validate()
-        elif self.branch != MAIN:
-            raise InvalidInputError(f"A table begins on its branch {MAIN!r}, and {self.identifier} not on {self.branch!r}.")
+        begins = mode == "create"
+        if not begins:
+            table = self.load_if_any() if parameters.get(CREATE_IF_MISSING) else self.load()
+            begins = table is None
+            if table is not None:
+                kind(table, parameters).validate()
+        if begins and self.branch != MAIN:
+            raise InvalidInputError(
+                f"A table begins on its branch {MAIN!r}: create {self.identifier} without branch={self.branch!r}, "
+                "then write to the branch."
+            )
 
     def evolve(self, rows: pa.Schema) -> list[str]:
         """Let the table's schema grow so that ``rows`` fit; see ``Table.evolve``."""
