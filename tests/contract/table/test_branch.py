@@ -78,7 +78,7 @@ def test_a_table_without_a_snapshot_has_no_other_branch_than_main(world):
 
 
 def test_a_table_is_created_on_its_main_branch(world):
-    with pytest.raises(InvalidInputError, match="create shop.new without branch='audit'"):
+    with pytest.raises(InvalidInputError, match=r"create shop.new without branch='audit'"):
         world.stage(world.request(mode="create"), name="shop.new")
 
 
