@@ -42,24 +42,94 @@ def get_provider_info() -> dict[str, Any]:
             {"schemes": ["iceberg"], "handler": "airflow_ckpt_provider.hooks.asset_uris.iceberg_asset"},
             {"schemes": ["lance"], "handler": "airflow_ckpt_provider.hooks.asset_uris.lance_asset"},
         ],
+        "config": {
+            "checkpoints": {
+                "description": "Checkpointed writes: what holds where a DAG or a command says nothing.",
+                "options": {
+                    "on_change": {
+                        "description": (
+                            "What a stage does if its key belongs to a write with another table, source, mode or transform: fail, "
+                            "restart, or continue."
+                        ),
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "continue",
+                        "default": "fail",
+                    },
+                    "if_empty": {
+                        "description": "What becomes of a stage that has no rows: succeed, skip, or fail.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "skip",
+                        "default": "succeed",
+                    },
+                    "older_than": {
+                        "description": (
+                            "How long nothing must have been put of a write before a sweep removes its records: 12h, 14d, 2w. For "
+                            "airflow checkpoints clean, and for a CheckpointCleanupOperator that names no checkpoint. Longer than "
+                            "any stage takes. Empty: each sweep has to say."
+                        ),
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "14d",
+                        "default": "",
+                    },
+                    "commit_expected_within": {
+                        "description": (
+                            "How long a write may be sealed before the page Checkpoints points out that its commit is missing: 1h, "
+                            "2d."
+                        ),
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "12h",
+                        "default": "1h",
+                    },
+                },
+            },
+        },
         "connection-types": [
             {
                 "connection-type": "checkpoint",
                 "hook-name": "Checkpoint store",
                 "hook-class-name": "airflow_ckpt_provider.hooks.checkpoint.CheckpointHook",
                 "conn-fields": {
+                    "region": {
+                        "label": "Region",
+                        "description": "Of the bucket, such as eu-central-1.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "endpoint": {
+                        "label": "Endpoint",
+                        "description": "Of a store that speaks S3 and is not Amazon's, such as https://minio.example.com:9000",
+                        "schema": {"type": ["string", "null"], "format": "uri"},
+                    },
+                    "allow_http": {
+                        "label": "Allow HTTP",
+                        "description": "Take an endpoint that is not encrypted.",
+                        "schema": {"type": ["boolean", "null"], "default": False},
+                    },
+                    "session_token": {
+                        "label": "Session token",
+                        "description": "Of temporary credentials.",
+                        "schema": {"type": ["string", "null"], "format": "password"},
+                    },
+                    "google_application_credentials": {
+                        "label": "Google credentials",
+                        "description": "Path of a key file on the workers.",
+                        "schema": {"type": ["string", "null"]},
+                    },
                     "signing_secret": {
                         "label": "Signing key",
                         "description": "Signs all documents of the store. At least 32 characters, such as of: openssl rand -hex 32",
                         "schema": {"type": ["string", "null"], "format": "password"},
-                    }
+                    },
                 },
                 "ui-field-behaviour": {
                     "hidden-fields": ["port", "schema"],
                     "relabeling": {"host": "Store URI", "login": "Access key", "password": "Secret key"},
                     "placeholders": {
                         "host": "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///folder",
-                        "extra": '{"region": "eu-central-1"}',
+                        "extra": '{"virtual_hosted_style_request": true}',
                     },
                 },
             }

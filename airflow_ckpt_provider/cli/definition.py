@@ -41,8 +41,11 @@ _STATE = Arg(  # type: ignore[no-untyped-call]
 _GENERATION = Arg(("--generation",), type=int, default=None, help="Which generation of the key (default: the newest)")  # type: ignore[no-untyped-call]
 _OLDER_THAN = Arg(  # type: ignore[no-untyped-call]
     ("--older-than",),
-    required=True,
-    help="How long nothing must have been put of a write, by the store's clock: 14d, 12h, 2w. Longer than any stage takes",
+    default=None,
+    help=(
+        "How long nothing must have been put of a write, by the store's clock: 14d, 12h, 2w. Longer than any stage takes "
+        "(default: older_than of the section [checkpoints] of the configuration)"
+    ),
 )
 _ABANDONED = Arg(  # type: ignore[no-untyped-call]
     ("--abandoned",),

@@ -115,7 +115,8 @@ def options_of(connection: Connection) -> dict[str, str]:
     :raises InvalidInputError: for an extra that is not allowed.
     """
     mask_secrets(connection)
-    extra = {name: value for name, value in connection.extra_dejson.items() if name not in SIGNING}
+    # A field of the form that is left empty is kept as null or as an empty text.
+    extra = {name: value for name, value in connection.extra_dejson.items() if name not in SIGNING and value not in (None, "")}
     unknown = sorted(extra.keys() - ALLOWED_OPTIONS)
     if unknown:
         raise InvalidInputError(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, get_args
 
 from airflow_ckpt_provider.exceptions import CleanupIncompleteError, InvalidInputError
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
+from airflow_ckpt_provider.hooks.configuration import retention, time_of
 from airflow_ckpt_provider.hooks.lookup import table_of
 from airflow_ckpt_provider.write.sweep import Abandoned, Sweep
 
@@ -25,9 +25,6 @@ SHORTEST = timedelta(hours=1)
 
 #: Generations that a result lists; all of them are in the log.
 LISTED = 500
-
-_AGE = re.compile(r"([1-9][0-9]{0,4})\s*([hdw])")
-_HOURS = {"h": 1, "d": 24, "w": 168}
 
 
 class SweptRecord(TypedDict):
@@ -94,10 +91,16 @@ class SweepOrder(NamedTuple):
 def require_older_than(value: object) -> timedelta:
     """What a user says of how old something has to be.
 
+    :param value: None for what the configuration says.
     :raises InvalidInputError: if it is no time, or too short a one.
     """
-    match = _AGE.fullmatch(value) if isinstance(value, str) else None
-    age = timedelta(hours=int(match[1]) * _HOURS[match[2]]) if match else value
+    value = retention() if value is None else value
+    if value is None:
+        raise InvalidInputError(
+            "Nothing says how old a write has to be for a sweep: give older_than (--older-than), such as '14d', or set older_than "
+            "in the section [checkpoints] of Airflow's configuration."
+        )
+    age = time_of(value) or value
     if not isinstance(age, timedelta):
         raise InvalidInputError(f"older_than={value!r} is no time: write '14d', '12h' or '2w', or give a timedelta.")
     if age < SHORTEST:

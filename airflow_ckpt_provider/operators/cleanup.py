@@ -10,6 +10,7 @@ from airflow_ckpt_provider.checkpoint.documents import Member
 from airflow_ckpt_provider.checkpoint.readers import read_by
 from airflow_ckpt_provider.checkpoint.reference import pointers
 from airflow_ckpt_provider.exceptions import CheckpointMissingError, InvalidInputError
+from airflow_ckpt_provider.hooks.configuration import retention
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.lookup import OwnConnections, latest_of, table_of
 from airflow_ckpt_provider.hooks.sweeps import SweepOrder, SweepRun, require_abandoned, require_older_than
@@ -80,7 +81,8 @@ class CheckpointCleanupOperator(BaseOperator):
         attempt that is running loses its work. Not for a sweep, which has ``abandoned``
     :param older_than: sweep what is older than this: ``"14d"``, ``"12h"``, ``"2w"`` or a timedelta of an hour at least. Choose
         longer than any stage takes, and than anybody may want to replace a run. A task that works on one split for longer, and
-        saves nothing of it in between, looks dead
+        saves nothing of it in between, looks dead. Without ``checkpoint``, None is what the section ``[checkpoints]`` of Airflow's
+        configuration says
     :param keys: which keys to sweep: a pattern such as ``"orders/*"``, in which ``*`` is any text, slashes included (templated)
     :param abandoned: what becomes of old writes that are neither committed nor discarded: ``"keep"``, which reports them, or
         ``"discard"``, which gives them up and removes them. An attempt that is running all the same fails at its commit, and loses
@@ -116,10 +118,12 @@ class CheckpointCleanupOperator(BaseOperator):
         **kwargs: Any,  # noqa: ANN401 - BaseOperator's
     ) -> None:
         super().__init__(**kwargs)
+        if checkpoint is None and older_than is None:
+            older_than = retention()
         if (checkpoint is None) is (older_than is None):
             raise InvalidInputError(
                 f"The clean-up {self.task_id!r} takes either checkpoint, for some keys, or older_than, such as '14d', to sweep "
-                "the store."
+                "the store; older_than may also stand in the section [checkpoints] of Airflow's configuration."
             )
         if older_than is None and (keys != "*" or abandoned != "keep" or dry_run):
             raise InvalidInputError(

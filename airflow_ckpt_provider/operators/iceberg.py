@@ -60,12 +60,14 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
         index (templated)
     :param on_change: what to do if the key belongs to a write with another table, source, mode or transform: ``"fail"``;
         ``"restart"`` to discard what is staged and begin anew; or ``"continue"``, where only the code of the transform has changed,
-        to keep all that is staged and go on with the new code
+        to keep all that is staged and go on with the new code. None for that of the section ``[checkpoints]`` of Airflow's
+        configuration, which is ``"fail"`` unless it is set
     :param on_rerun: what to do if the key is committed already: ``"reuse"`` checks and reports the existing snapshot;
         ``"replace"`` writes anew, and its commit removes exactly the files that the earlier one committed for rows of this key
     :param if_empty: what becomes of the task if there is nothing to read, or no row comes out of the transform: ``"succeed"``;
         ``"skip"``, which leaves the reference in XCom, so that a commit of mapped stages with ``trigger_rule="none_failed"`` takes
-        the others; or ``"fail"``. As long as nothing has landed, the stage, cleared, looks for input again
+        the others; or ``"fail"``. None for that of the section ``[checkpoints]``,
+        which is ``"succeed"``. As long as nothing has landed, the stage, cleared, looks for input again
     :param missing_columns: what becomes of columns that the rows lack, members of structs too. None refuses
         partition and sort columns and ``upsert_keys``, and makes others null, with a warning that names them; ``"fail"`` refuses
         any; ``"null"`` makes all null but ``upsert_keys``
@@ -118,9 +120,9 @@ class CheckpointedIcebergWriteOperator(CheckpointedWriteOperator):
         branch: str = "main",
         evolve_schema: bool = False,
         idempotence_key: str | None = None,
-        on_change: Literal["fail", "restart", "continue"] = "fail",
+        on_change: Literal["fail", "restart", "continue"] | None = None,
         on_rerun: Literal["reuse", "replace"] = "reuse",
-        if_empty: Literal["succeed", "skip", "fail"] = "succeed",
+        if_empty: Literal["succeed", "skip", "fail"] | None = None,
         missing_columns: Literal["null", "fail"] | None = None,
         save_every: int | timedelta | None = None,
         on_error: Literal["fail", "skip", "retry"] = "fail",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import warnings
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from airflow.sdk import BaseOperator, XComArg
 from airflow.sdk.exceptions import AirflowSkipException
@@ -17,6 +17,7 @@ from airflow_ckpt_provider.checkpoint.staged_write import sealed_of
 from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.exceptions import EmptyInputError, InvalidInputError
 from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
+from airflow_ckpt_provider.hooks.configuration import policy
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.sources import opened_source, source_options
 from airflow_ckpt_provider.hooks.spark import spark_target
@@ -76,9 +77,9 @@ class CheckpointedWriteOperator(BaseOperator):
         mode: str,
         evolve_schema: bool,
         idempotence_key: str | None,
-        on_change: Literal["fail", "restart", "continue"],
+        on_change: Literal["fail", "restart", "continue"] | None,
         on_rerun: Literal["reuse", "replace"],
-        if_empty: Literal["succeed", "skip", "fail"],
+        if_empty: Literal["succeed", "skip", "fail"] | None,
         missing_columns: Literal["null", "fail"] | None,
         save_every: int | timedelta | None,
         on_error: Literal["fail", "skip", "retry"],
@@ -89,7 +90,9 @@ class CheckpointedWriteOperator(BaseOperator):
         **kwargs: Any,  # noqa: ANN401 - BaseOperator's
     ) -> None:
         super().__init__(**kwargs)
-        require_policies(on_change, on_rerun, if_empty, missing_columns)
+        self.on_change = cast("Literal['fail', 'restart', 'continue']", policy("on_change", on_change))
+        self.if_empty = policy("if_empty", if_empty)
+        require_policies(self.on_change, on_rerun, self.if_empty, missing_columns)
         self.evolve_schema = evolve_schema
         self.missing_columns = missing_columns
         require_save_every(save_every)
@@ -107,9 +110,7 @@ class CheckpointedWriteOperator(BaseOperator):
         self.transform_version = transform_version
         self.mode = mode
         self.idempotence_key = idempotence_key
-        self.on_change = on_change
         self.on_rerun = on_rerun
-        self.if_empty = if_empty
         self.spark_conn_id = spark_conn_id
         self.spark_conf = spark_conf
         self.checkpoint_conn_id = checkpoint_conn_id

@@ -60,9 +60,10 @@ class CheckpointedTransformOperator(CheckpointedWriteOperator):
         A ``transform_version`` stands for the code of this name in all tasks that say it
     :param on_change: what to do if the key belongs to another source or transform: ``"fail"``; ``"restart"`` to discard what is
         staged and begin anew; or ``"continue"``, where only the code of the transform has changed, to keep all that is staged and
-        go on with the new code
+        go on with the new code. None for that of the section ``[checkpoints]`` of Airflow's configuration, ``"fail"`` unless it
+        is set
     :param if_empty: what becomes of the task if there is nothing to read, or no row comes out of the transform: ``"succeed"``,
-        ``"skip"`` or ``"fail"``
+        ``"skip"`` or ``"fail"``. None for that of the section ``[checkpoints]``, which is ``"succeed"``
     :param on_error: what becomes of rows at which a ``Map`` or ``FlatMap`` fails: ``"fail"`` fails the task at the first of them;
         ``"skip"`` leaves them out of the write and keeps them, with error and traceback, for ``Rejected``; ``"retry"`` stages all
         others and then fails the try, so that the next one runs these again, and only these. As long as the write is not sealed,
@@ -96,8 +97,8 @@ class CheckpointedTransformOperator(CheckpointedWriteOperator):
         transform_version: str | None = None,
         idempotence_key: str | None = None,
         reuse: Literal["run", "content"] = "run",
-        on_change: Literal["fail", "restart", "continue"] = "fail",
-        if_empty: Literal["succeed", "skip", "fail"] = "succeed",
+        on_change: Literal["fail", "restart", "continue"] | None = None,
+        if_empty: Literal["succeed", "skip", "fail"] | None = None,
         on_error: Literal["fail", "skip", "retry"] = "fail",
         max_errors: float | None = None,
         save_every: int | timedelta | None = None,
@@ -113,7 +114,7 @@ class CheckpointedTransformOperator(CheckpointedWriteOperator):
             mode=FOR_NEXT,
             evolve_schema=False,
             idempotence_key=idempotence_key,
-            on_change=on_change,
+            on_change="fail" if reuse == "content" and on_change is None else on_change,
             on_rerun="reuse",
             if_empty=if_empty,
             missing_columns=None,
@@ -126,9 +127,9 @@ class CheckpointedTransformOperator(CheckpointedWriteOperator):
             **kwargs,
         )
         self.reuse = reuse
-        self._require_reuse(source)
+        self._require_reuse(source, on_change)
 
-    def _require_reuse(self, source: object) -> None:
+    def _require_reuse(self, source: object, on_change: str | None) -> None:
         """Refuse what a key that stands for its content cannot be."""
         if self.reuse not in {"run", "content"}:
             raise InvalidInputError(f"reuse={self.reuse!r}: the values are 'run' and 'content'.")
@@ -136,10 +137,10 @@ class CheckpointedTransformOperator(CheckpointedWriteOperator):
             return
         if self._has_key:
             raise InvalidInputError("reuse='content' makes the key of what is computed, and takes no idempotence_key.")
-        if self.on_change != "fail":
+        if on_change not in {None, "fail"}:
             raise InvalidInputError(
                 "reuse='content' makes another key of other code or input, so that there is nothing for "
-                f"on_change={self.on_change!r} to do. Leave on_change out, or use reuse='run'."
+                f"on_change={on_change!r} to do. Leave on_change out, or use reuse='run'."
             )
         if isinstance(source, SparkDataFrame):
             raise without_identity(source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 import jinja2
@@ -10,6 +10,7 @@ import jinja2
 from airflow_ckpt_provider.checkpoint.documents import UNDO
 from airflow_ckpt_provider.checkpoint.secrets import without_credentials
 from airflow_ckpt_provider.checkpoint.state import State
+from airflow_ckpt_provider.hooks.configuration import commit_expected_within
 from airflow_ckpt_provider.overview.actions import Action
 from airflow_ckpt_provider.ui import words
 from airflow_ckpt_provider.ui.grid import legend, letters
@@ -27,9 +28,6 @@ PARTS = ("head", "problems", "numbers", "next", "legend", "attempts", "commit", 
 
 #: States in which nothing happens by itself any more.
 FINAL = frozenset({State.COMMITTED, State.UNDONE, State.DISCARDED, State.FREED})
-
-#: How long a write may be sealed before its missing commit is pointed out.
-OVERDUE = timedelta(hours=1)
 
 #: Milliseconds until a page asks again, while splits may be staged, and while a commit is waited for.
 STAGING_PAUSE, PAUSE = 2_500, 5_000
@@ -64,7 +62,7 @@ def overdue(summary: Summary) -> bool:
         summary.lands
         and summary.state is State.SEALED
         and summary.sealed_at is not None
-        and datetime.now(UTC) - summary.sealed_at > OVERDUE
+        and datetime.now(UTC) - summary.sealed_at > commit_expected_within()
     )
 
 

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import re
 import tomllib
+from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,7 +16,12 @@ import pytest
 from packaging.requirements import Requirement
 
 import airflow_ckpt_provider
+from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.get_provider_info import get_provider_info
+from airflow_ckpt_provider.hooks.configuration import commit_expected_within
+from airflow_ckpt_provider.operators.iceberg import CheckpointedIcebergWriteOperator
+from airflow_ckpt_provider.operators.transform import CheckpointedTransformOperator
+from airflow_ckpt_provider.sources import Files
 
 
 def test_airflow_finds_the_provider_by_its_entry_point():
@@ -50,6 +56,34 @@ def test_every_module_and_class_that_the_metadata_names_can_be_imported():
         module, _, name = connection["hook-class-name"].rpartition(".")
         hook = getattr(importlib.import_module(module), name)
         assert hook.conn_type == connection["connection-type"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "wrong"),
+    [("on_change", "restart", "rewrite"), ("if_empty", "skip", "ignore")],
+    ids=["on_change", "if_empty"],
+)
+@pytest.mark.parametrize("stage", [CheckpointedIcebergWriteOperator, CheckpointedTransformOperator], ids=["write", "transform"])
+def test_a_stage_that_says_nothing_does_what_the_configuration_says(monkeypatch, stage, option, value, wrong):
+    what = {"task_id": "stage", "source": Files("file:///in/*.parquet"), "transform": "dags.clean:clean"}
+    what |= {"table": "shop.orders"} if stage is CheckpointedIcebergWriteOperator else {}
+    default = get_provider_info()["config"]["checkpoints"]["options"][option]["default"]
+    assert getattr(stage(**what), option) == default
+    monkeypatch.setenv(f"AIRFLOW__CHECKPOINTS__{option.upper()}", value)
+    assert getattr(stage(**what), option) == value
+    assert getattr(stage(**what | {option: "fail"}), option) == "fail"
+    monkeypatch.setenv(f"AIRFLOW__CHECKPOINTS__{option.upper()}", wrong)
+    with pytest.raises(InvalidInputError, match=f"{option}='{wrong}'"):
+        stage(**what)
+
+
+def test_the_page_waits_for_a_commit_as_long_as_the_configuration_says(monkeypatch):
+    assert commit_expected_within() == timedelta(hours=1)
+    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__COMMIT_EXPECTED_WITHIN", "2d")
+    assert commit_expected_within() == timedelta(days=2)
+    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__COMMIT_EXPECTED_WITHIN", "soon")
+    with pytest.raises(InvalidInputError, match="commit_expected_within = 'soon'"):
+        commit_expected_within()
 
 
 def test_the_distribution_and_the_package_have_one_version():

@@ -167,3 +167,13 @@ def test_what_does_not_fit_is_refused_when_the_dag_is_parsed():
             CheckpointCleanupOperator(task_id="sweep", **wrong)
     for age, hours in (("1h", 1), ("14d", 336), ("2w", 336), (timedelta(hours=5), 5)):
         assert CheckpointCleanupOperator(task_id="sweep", older_than=age).older_than == timedelta(hours=hours)
+
+
+def test_how_old_may_stand_in_the_configuration(monkeypatch):
+    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__OLDER_THAN", "3d")
+    assert CheckpointCleanupOperator(task_id="sweep").older_than == timedelta(days=3)
+    assert CheckpointCleanupOperator(task_id="sweep", older_than="14d").older_than == timedelta(days=14)
+    assert CheckpointCleanupOperator(task_id="clean", checkpoint="orders").older_than is None
+    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__OLDER_THAN", "soon")
+    with pytest.raises(InvalidInputError, match="older_than='soon' is no time"):
+        CheckpointCleanupOperator(task_id="sweep")

@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import socket
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime
 
@@ -44,6 +46,29 @@ def test_without_connections_everything_is_below_airflow_home():
     assert CheckpointHook().get_conn().uri == f"file://{embedded_home()}/store"
     assert iceberg_catalog().properties["warehouse"] == f"file://{embedded_home()}/warehouse"
     assert spark_target("spark_default", {}).master == "local[*]"
+
+
+def test_fields_of_the_form_that_are_left_empty_say_nothing(connect):
+    (form,) = get_provider_info()["connection-types"]
+    empty = dict.fromkeys(form["conn-fields"])
+    connect("empty", conn_type="checkpoint", host="s3://bucket/prefix", extra=empty | {"region": "", "endpoint": ""})
+    assert storage_options("empty") == {}
+    connect(
+        "filled", conn_type="checkpoint", host="s3://bucket/prefix", extra=empty | {"region": "eu-central-1", "allow_http": True}
+    )
+    assert storage_options("filled") == {"region": "eu-central-1", "allow_http": "true"}
+
+
+def test_a_connection_may_come_from_a_secrets_backend(tmp_path):
+    secrets = {"vaulted": {"conn_type": "checkpoint", "host": f"file://{tmp_path}/store"}}
+    (tmp_path / "connections.json").write_text(json.dumps(secrets))
+    backend = {
+        "AIRFLOW__SECRETS__BACKEND": "airflow.secrets.local_filesystem.LocalFilesystemBackend",
+        "AIRFLOW__SECRETS__BACKEND_KWARGS": json.dumps({"connections_file_path": str(tmp_path / "connections.json")}),
+    }
+    code = "from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook; print(CheckpointHook('vaulted').test_connection())"
+    said = subprocess.run([sys.executable, "-c", code], env=os.environ | backend, capture_output=True, text=True, check=True).stdout
+    assert said.strip().splitlines()[-1].startswith(f"(True, 'The checkpoint store file://{tmp_path}/store ")
 
 
 @pytest.mark.parametrize(
