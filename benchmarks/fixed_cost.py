@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,7 +48,7 @@ def measure(cache: Path, repeats: int) -> list[Line]:
         pq.write_table(pa.table({"id": pa.array([1], pa.int64())}), here.root / "in.parquet")
         here.create_table("one_row", SCHEMA)
         for number in range(repeats + 1):
-            mine = _timed(lambda number=number: child.run("fixed_cost:append", root=str(here.root), key=f"row-{number}"))
+            mine = _timed(partial(child.run, "fixed_cost:append", root=str(here.root), key=f"row-{number}"))
             other = _timed(lambda: child.run("fixed_cost:trivial"))
             name = f"turn {number}" if number else "warm-up"
             print(

@@ -179,7 +179,7 @@ def commit_many(root: str, splits: int, files: int) -> dict[str, Any]:
         raise RuntimeError(f"The dataset has {dataset.count_rows()} rows.")
     fragments = _described(StagedFragments.from_json(manifest) for manifest in seal.manifests)
     dataset = lance.dataset(uri, version=1)
-    dataset.restore()
+    dataset.restore()  # type: ignore[no-untyped-call]
     dataset = lance.dataset(uri)
     start = time.perf_counter()
     lance.LanceDataset.commit(uri, lance.LanceOperation.Append(fragments), read_version=dataset.version)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.sources import SparkDataFrame
@@ -84,8 +85,8 @@ def _retries(spark: SparkSession, here: Place, data: Path, size: str, repeats: i
     lines = []
     for name, build in (("scan", lines_of), ("join and aggregation", joined)):
         sides: dict[str, Callable[[], Spent]] = {
-            "clean": lambda build=build: _ours(spark, here, build, data),
-            "retry": lambda build=build: _ours(spark, here, build, data, staged=STAGED),
+            "clean": partial(_ours, spark, here, build, data),
+            "retry": partial(_ours, spark, here, build, data, staged=STAGED),
         }
         spent = _in_turn(sides, repeats)
         what = f"(p) retry of a {name} with {STAGED:.0%} of the partitions staged, {size}"
