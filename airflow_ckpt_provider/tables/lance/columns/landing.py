@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.checkpoint.documents import READ
+from airflow_ckpt_provider.checkpoint.documents import READ, StagedFile
 from airflow_ckpt_provider.checkpoint.restart import run_again
 from airflow_ckpt_provider.exceptions import TableMovedError
-from airflow_ckpt_provider.scan.lance_rows import Rows
+from airflow_ckpt_provider.scan.lance_rows import PLACE, Rows, live_places
 from airflow_ckpt_provider.scan.row_lineage import PinnedRows, moved_in
 from airflow_ckpt_provider.tables.lance.columns.joining import by_fragment
 from airflow_ckpt_provider.tables.lance.columns.pinned import columns_of
 from airflow_ckpt_provider.tables.lance.columns.writer import brought_back
+from airflow_ckpt_provider.tables.lance.fragments import StagedFragments
 from airflow_ckpt_provider.tables.lance.history import operations_since, rows_stayed
+from airflow_ckpt_provider.tables.lance.scan import FileScan
+from airflow_ckpt_provider.tables.staged_files import reading_staged
+from airflow_ckpt_provider.tables.storage import DataFile
 from airflow_ckpt_provider.tables.summary import identity_of
 
 if TYPE_CHECKING:
@@ -22,8 +26,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from lance import LanceDataset
 
-    from airflow_ckpt_provider.checkpoint.documents import Header
+    from airflow_ckpt_provider.checkpoint.documents import Header, Split, Staged
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
+    from airflow_ckpt_provider.scan.lance_rows import Places
+    from airflow_ckpt_provider.tables.lance.files import DatasetFiles
 
 _log = logging.getLogger(__name__)
 
@@ -55,10 +61,14 @@ def require_covered(
         )  # fmt: skip
 
 
-def require_valued(write: SealedWrite, dataset: LanceDataset, live: Mapping[str, Any]) -> None:
+def require_valued(write: SealedWrite, dataset: LanceDataset, live: Mapping[str, Any], files: DatasetFiles) -> None:
     """Refuse fragments with rows that were deleted when the columns were computed, and are back: they would have no values.
 
-    Only a dataset that is restored to an earlier version brings rows back.
+    Only a dataset that is restored to an earlier version brings rows back. Where it was, or that cannot be told because versions
+    were cleaned up, the places of the rows tell: as many may have gone as have come back.
+
+    :param live: fragments of the dataset, by what they hold.
+    :raises TableMovedError: if there is such a row.
     """
     records = {record.split: record for record in write.staged}
     splits = [split for split in write.plan.splits if split.task == READ]
@@ -73,9 +83,50 @@ def require_valued(write: SealedWrite, dataset: LanceDataset, live: Mapping[str,
     missing = any(live[of].num_rows > rows for of, rows in valued.items())
     if not missing and any(rows < live[of].physical_rows for of, rows in valued.items()):
         first = min(Rows.from_json(split.read).version for split in splits)
-        missing = "Restore" in (operations_since(dataset, first) or ())
+        operations = operations_since(dataset, first)
+        if operations is None or "Restore" in operations:
+            missing = any(
+                _has_unvalued(dataset.get_fragment(fragment.id), reads[of], records, files, write.header.table.identifier)
+                for of, fragment in live.items()
+                if of in reads
+            )
     if missing:
         raise brought_back(write.header.table.identifier)
+
+
+def _has_unvalued(
+    fragment: Any,  # noqa: ANN401 - a LanceFragment
+    reads: Sequence[Split],
+    records: Mapping[str, Staged],
+    files: DatasetFiles,
+    table: str,
+) -> bool:
+    """Whether a row of a fragment has no value, though the range was read that it is in.
+
+    :param reads: splits that read its ranges.
+    """
+    import numpy as np
+
+    ranges = ((Rows.from_json(split.read), records[split.id]) for split in reads)
+    gaps = [(rows, record) for rows, record in ranges if record.rows < rows.stop - rows.start]
+    live = live_places(fragment) if gaps else np.empty(0, np.uint32)
+    for rows, record in gaps:
+        there = live[(live >= rows.start) & (live < rows.stop)]
+        if not np.isin(there, _valued_places(record, files, table)).all():
+            return True
+    return False
+
+
+def _valued_places(record: Staged, files: DatasetFiles, table: str) -> Places:
+    """The places of the rows that a split has staged values of."""
+    import numpy as np
+    import pyarrow as pa
+
+    scan = FileScan(files, pa.schema([pa.field(PLACE, pa.uint32())]))
+    staged = StagedFragments.from_json(record.manifest).fragments if record.manifest is not None else ()
+    with reading_staged([StagedFile(files.path(file.name), file.bytes) for file in staged], files.sizes, table):
+        read = [batch.column(0) for file in staged for batch in scan.read(DataFile(path=file.name, bytes=file.bytes))]
+        return np.concatenate([np.empty(0, np.uint32), *(places.to_numpy(zero_copy_only=False) for places in read)])
 
 
 def warn_of_indexes(dataset: LanceDataset, replaced: Sequence[str]) -> None:

@@ -136,7 +136,7 @@ class AddColumns(LanceMode):
 
     @classmethod
     def restaged(cls, write: StagedWrite, lost: AbstractSet[str]) -> Plan:
-        """The plan of a round in which these are staged next_plan, without the joins of their values.
+        """The plan of a round in which these are staged again, without the joins of their values.
 
         :raises StagedFileMissingError: if values are lost whose rows were compacted since: what they were read from may be gone.
         """
@@ -184,13 +184,13 @@ class AddColumns(LanceMode):
             raise SchemaMismatchError(
                 f"Somebody else added {', '.join(map(repr, taken))} to {write.header.table.identifier} since the key "
                 f"{write.header.key!r} was begun. Nothing was committed, and what is staged stays staged. Drop those columns and "
-                "run the commit next_plan."
+                "run the commit again."
             )
         made = column_files(write.plan, write.staged)
         fields = fields_of(dataset.lance_schema, self.parameters.read_columns)
         live = {content_of(fragment, fields): fragment for fragment in live_fragments(dataset)}
         require_covered(write, dataset, live, made)
-        require_valued(write, dataset, live)
+        require_valued(write, dataset, live, self.facts(write.header).files)
         warn_of_indexes(dataset, taken)
         schema = widened(dataset, signed(columns, write.header), taken)
         given = {fragment.id: made[of] for of, fragment in live.items() if of in made}

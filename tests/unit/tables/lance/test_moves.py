@@ -187,6 +187,19 @@ HISTORIES = {
 }
 
 
+@pytest.mark.parametrize("restored", [0, 1])
+def test_rows_that_were_deleted_all_along_are_not_missed_when_versions_are_gone(tmp_path, restored):
+    backfill = Backfill(tmp_path)
+    backfill.delete([0, 11, 30])
+    attempt = backfill.stage()
+    backfill.delete([1, 40])
+    if restored:
+        backfill.restore(1)
+    backfill.clean_up(1)
+    groups.commit([attempt.checkpoint], backfill.world.as_table())
+    assert computed(backfill.world) == backfill.world.ids()
+
+
 @pytest.mark.parametrize("stable", [False, True], ids=["", "stable row ids"])
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
 def test_no_value_is_computed_twice(tmp_path, history, stable):
@@ -201,6 +214,16 @@ BROUGHT_BACK = {
     "and moved": [("delete", [*range(10)]), ("stage", None), ("restore", 1), ("compact", 1000)],
     "after they were moved": [("stage", 1), ("compact", 1000), ("delete", [*range(50, ROWS)]), ("stage", None), ("restore", 1)],
     "where they were": [("delete", [*range(10)]), ("stage", None), ("restore", 1)],
+    # Row 0 was deleted when its range was read, and is back; row 11 was there, and is deleted.
+    "while as many go": [("delete", [11]), ("restore", 1), ("delete", [0]), ("stage", None), ("restore", 2)],
+    "while as many go, and versions": [
+        ("delete", [11]),
+        ("restore", 1),
+        ("delete", [0]),
+        ("stage", None),
+        ("restore", 2),
+        ("clean_up", 1),
+    ],
 }
 
 
