@@ -81,8 +81,20 @@ MATRIX: dict[str, tuple[dict[str, str], list[str]]] = {
     "lance-races": ({"ROUNDS": "40"}, ["tests/protocol/races/test_lance.py"]),
     "lance-load": ({"ROUNDS": "20"}, ["tests/protocol/races/test_lance_mixed_load.py"]),
     "undo-crashes": ({"UNDO_ALL": "1"}, ["tests/protocol/crash/test_undo.py"]),
-    "live-page": ({"LIVE_PAGE": "1"}, ["tests/airflow/test_live.py"]),
-    "lance-crashes": ({"CRASH_ALL": "1"}, ["tests/protocol/crash/test_lance.py"]),
+    "live": ({"LIVE_ALL": "1"}, ["tests/airflow/test_live.py"]),
+    "crashes": (
+        {"CRASH_ALL": "1"},
+        [
+            "tests/protocol/crash/test_cleanup.py",
+            "tests/protocol/crash/test_every_effect.py",
+            "tests/protocol/crash/test_evolve.py",
+            "tests/protocol/crash/test_lance.py",
+            "tests/protocol/crash/test_points.py",
+            "tests/protocol/crash/test_rejected.py",
+            "tests/protocol/crash/test_sweep.py",
+            "tests/protocol/crash/test_zombies.py",
+        ],
+    ),
 }
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import textwrap
 
 import pytest
+from support.flights import EXAMPLES
 from support.live_airflow import AIRFLOW, airflow_environment, create_database
 from support.world import World
 
@@ -104,7 +106,6 @@ def test_the_second_call_with_a_date_resumes(terminal):
 def test_calls_without_a_date_resume_and_a_corrected_function_goes_on_once_it_was_asked_for(terminal):
     world, airflow = terminal
     key = "terminal/stage/adhoc/-1"
-    assert "There is no checkpoint under the key" in airflow("checkpoints", "continue", key).stderr
     assert "no luck today" in tasks_test(airflow)
     checkpoint = Checkpoint.latest(world.store, IdempotenceKey(key))
     staged = checkpoint.staged_ids()
@@ -121,3 +122,27 @@ def test_calls_without_a_date_resume_and_a_corrected_function_goes_on_once_it_wa
     assert "with other code than this write began with" in done
     assert_resumed(checkpoint, staged, done)
     assert len(checkpoint.sealed().computed_by) == 2
+
+
+def test_the_embeddings_example_runs_as_it_says(tmp_path):
+    """Here without the kill; with it, beside a scheduler: ``dev.py matrix --only live``."""
+    environment = airflow_environment(tmp_path / "home", EXAMPLES)
+    (tmp_path / "home").mkdir()
+    create_database(environment)
+    command = ("dags", "test", "example_embeddings", "-c", '{"kill_first_try": false}')
+    assert f"airflow {' '.join(command[:4])} '{command[4]}'" in (EXAMPLES / "example_embeddings.py").read_text().replace("\n", " ")
+    done = subprocess.run([*AIRFLOW, *command], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    code = (
+        "import lance, sys; dataset = lance.dataset(sys.argv[1]); dataset.validate(); "
+        "names = dataset.to_table(columns=['faa'])['faa'].to_pylist(); print(len(names), len(set(names)), dataset.version)"
+    )
+    # This process must not fork once it has used Lance.
+    said = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "home" / "checkpoints" / "airports.lance")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # Version 1 is the empty dataset.
+    assert said.stdout.split() == ["1458", "1458", "2"]

@@ -19,7 +19,16 @@ from support.live_airflow import LiveAirflow
 from support.postgres import new_database
 from support.world import World
 
-EXAMPLE_DAGS = ("example_approval", "example_flights", "example_embeddings", "example_documents", "example_program")
+#: Whether the environment asks for all: two of the examples, and a browser, add minutes on two cores.
+ALL = bool(os.environ.get("LIVE_ALL"))
+
+EXAMPLE_DAGS = ("example_approval", "example_flights", "example_documents") + (
+    ("example_embeddings", "example_program") if ALL else ()
+)
+
+only_in_the_matrix = pytest.mark.skipif(
+    not ALL, reason="takes minutes on two cores beside the other examples: python3 dev.py matrix --only live"
+)
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(700)]
 
@@ -66,10 +75,7 @@ def examples(airflow):
     return airflow, {name: airflow.trigger(name) for name in EXAMPLE_DAGS}
 
 
-@pytest.mark.skipif(
-    not os.environ.get("LIVE_PAGE"),
-    reason="a browser beside a scheduler and two Sparks takes minutes on two cores: python3 dev.py matrix --only live-page",
-)
+@only_in_the_matrix
 def test_the_page_follows_the_stage_that_is_killed_and_retried_in_its_tab(examples):
     airflow, runs = examples
     run = urllib.parse.quote(runs["example_flights"].run_id, safe="")
@@ -104,6 +110,7 @@ def test_the_flights_example_is_killed_retried_and_lands_every_flight_once(examp
     assert found.attempts == 2
 
 
+@only_in_the_matrix
 def test_the_embeddings_example_is_killed_retried_and_answers_who_is_near(examples):
     airflow, runs = examples
     home, run = airflow.home, runs["example_embeddings"]
@@ -156,6 +163,7 @@ def test_the_documents_example_goes_on_with_a_corrected_function_and_frees_what_
     assert said.stdout.split() == [str(pieces)] * 2
 
 
+@only_in_the_matrix
 def test_the_program_example_is_committed_by_its_dag(examples):
     airflow, runs = examples
     run = runs["example_program"]

@@ -9,6 +9,7 @@ from protocol.crash.lance_once import assert_only_own_files_are_left_over
 from protocol.crash.lance_scenarios import APPEND
 from protocol.crash.points import Points
 from protocol.crash.scenarios import UNPARTITIONED
+from protocol.crash.thinned import some
 from protocol.crash.worlds import Prepared
 
 pytestmark = pytest.mark.crash
@@ -83,7 +84,7 @@ def test_killed_at_any_effect_and_run_again(kind, start, points):
 
 def test_suspended_at_any_effect_while_another_attempt_does_it_all(kind, start, points, tmp_path):
     worlds = Prepared(tmp_path / "suspended", kind.scenario.world)
-    for number, name in points.run.stops:
+    for number, name in some(points.run.stops, kind.__name__):
         world = worlds.again()
         zombie = start.run(world, WRITE, fatal=number, how=signal.SIGSTOP)
         assert zombie.suspended, name

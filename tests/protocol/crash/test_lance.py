@@ -22,6 +22,7 @@ from protocol.crash.exactly_once import (
 from protocol.crash.lance_once import assert_exactly_once, assert_only_own_files_are_left_over
 from protocol.crash.lance_scenarios import APPEND, CREATE, EVERY, MAPPED, OVERWRITE, REPLACEMENTS, SUSPENDED, UPSERT
 from protocol.crash.points import Points, said
+from protocol.crash.thinned import ALL, some
 from protocol.crash.worlds import Prepared
 from support.lance_world import LanceWorld
 
@@ -34,10 +35,6 @@ HARMLESS = {None, "DiscardedError", "RestartRefusedError"}
 NEWER_AT = {"begun": 3, "half-way": 20, "nearly done": -5}
 
 CHANGED = {"marked": True, "on_change": "restart"}
-
-#: Whether the environment asks for all: else a few are stopped at every effect on S3, where a write takes several times as long,
-#: and of what is suspended at every effect, which takes three runs each time, not those that differ in little.
-ALL = bool(os.environ.get("CRASH_ALL"))
 
 
 class Place:
@@ -94,11 +91,12 @@ def undisturbed(runs, root, scenario):
     return clean
 
 
-def at_every_effect(clean, scenario, place, check):
-    """Call ``check(world, number)`` for each effect in a world of its own; report all that failed together."""
+def at_effects(clean, scenario, place, check):
+    """Call ``check(world, number)`` for effects, each in a world of its own; report all that failed together."""
     world_again = place.worlds("world", scenario.world)
     problems = []
-    for number, name in enumerate(clean.effects, 1) if place.is_remote else clean.stops:
+    stops = list(enumerate(clean.effects, 1)) if place.is_remote else clean.stops
+    for number, name in stops if scenario is APPEND and not place.is_remote else some(stops, scenario.name):
         world = world_again()
         try:
             check(world, number)
@@ -107,10 +105,13 @@ def at_every_effect(clean, scenario, place, check):
     assert not problems, explain(problems, clean)
 
 
-def at_every_point(points, check):
-    """Call ``check(world, point)`` for each crash point in the world as it is then; report all that failed together."""
+def at_points(points, check, name=""):
+    """Call ``check(world, point)`` for each crash point in the world as it is then; report all that failed together.
+
+    :param name: of one of several tests that differ in little; empty for one that takes every point.
+    """
     problems = []
-    for point in points:
+    for point in some(points, name) if name else points:
         world = points.again(point)
         try:
             check(world, point)
@@ -147,7 +148,7 @@ def test_a_write_killed_at_any_effect_and_run_again_is_exactly_once(lance_runs, 
     points = Points(lance_runs, whole, *scenario.writes)
     assert all(one["landed_now"] for one in points.run.result)
     assert_exactly_once(whole, scenario.ids, scenario.keys)
-    at_every_point(points, check)
+    at_points(points, check, "" if scenario in (APPEND, UPSERT) and not place.is_remote else scenario.name)
     names = [name.removeprefix("before ") for name in points.run.effects]
     files = (scenario.files if scenario.rows_each else 0) + scenario.written_again
     for effect in ("create data file of g1/", "close data file of g1/"):
@@ -214,12 +215,12 @@ def test_a_zombie_that_wakes_up_after_its_retry_has_committed_changes_nothing(la
         assert world.dataset.version == version
         assert_exactly_once(world, scenario.ids, scenario.keys)
 
-    at_every_effect(undisturbed(lance_runs, place.at("whole"), scenario), scenario, place, check)
+    at_effects(undisturbed(lance_runs, place.at("whole"), scenario), scenario, place, check)
 
 
 def test_a_zombie_that_is_about_to_commit_meets_its_retry_and_foreign_versions(lance_runs, place):
     """What others wrote meanwhile makes Lance rebase the zombie's commit, and must not make it land beside that of the retry."""
-    for scenario in EVERY:
+    for scenario in EVERY if ALL or not place.is_remote else (APPEND, UPSERT):
         effects = undisturbed(lance_runs, place.at(scenario.name, "whole"), scenario).effects
         world = scenario.world(place.at(scenario.name, "world"))
         zombie = stopped(lance_runs, world, scenario, effects.index("before commit of the table") + 1, signal.SIGSTOP)
@@ -324,7 +325,7 @@ def test_a_replacement_killed_at_any_effect_replaces_once(lance_runs, place, rep
     whole = (staged if do == "land" else committed)(place.at("world"))
     points = Points(lance_runs, whole, again if do == "stage" else land, do=do)
     assert points.run.result
-    at_every_point(points, check)
+    at_points(points, check, scenario.name)
 
 
 def test_two_attempts_to_create_one_dataset_that_take_turns_make_one(lance_runs, place):
