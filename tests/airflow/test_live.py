@@ -22,9 +22,8 @@ from support.world import World
 #: Whether the environment asks for all: two of the examples, and a browser, add minutes on two cores.
 ALL = bool(os.environ.get("LIVE_ALL"))
 
-EXAMPLE_DAGS = ("example_approval", "example_flights", "example_documents") + (
-    ("example_embeddings", "example_program") if ALL else ()
-)
+EXAMPLE_DAGS = ["example_approval", "example_flights", "example_documents"]
+EXAMPLE_DAGS += ["example_embeddings", "example_program"] if ALL else []
 
 only_in_the_matrix = pytest.mark.skipif(
     not ALL, reason="takes minutes on two cores beside the other examples: python3 dev.py matrix --only live"
