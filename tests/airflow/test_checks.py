@@ -155,7 +155,7 @@ def test_all_members_of_a_mapped_stage_are_checked_together(dag_world, run_dag):
     assert dag_world.ids() == list(range(300))
 
 
-def test_checks_and_spark_settings_are_templates(dag_world, run_dag, tmp_path, monkeypatch):
+def test_checks_and_spark_settings_are_templates(own_sessions, dag_world, run_dag, tmp_path, monkeypatch):
     dag_world.put_files(files=4)
     (tmp_path / "templated_checks.py").write_text("def exact(staged):\n    return staged.rows == 400\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -47,7 +47,7 @@ def stage(world, task_id="stage", **changes):
     return CheckpointedIcebergWriteOperator(**(facts | changes))
 
 
-def test_a_retry_recovers_what_the_first_try_staged_and_one_snapshot_lands(dag_world, run_dag, tmp_path):
+def test_a_retry_recovers_what_the_first_try_staged_and_one_snapshot_lands(own_sessions, dag_world, run_dag, tmp_path):
     dag_world.put_files(files=4)
     broken_once, stored = tmp_path / "broken_once", tmp_path / "store"
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
 from support.world import World
 
 if TYPE_CHECKING:
@@ -30,8 +32,33 @@ def airflow_database() -> None:
     initdb()
 
 
+@pytest.fixture(scope="module")
+def _started() -> Iterator[ExitStack]:
+    """What ends with the tests of a module."""
+    with ExitStack() as stack:
+        yield stack
+
+
 @pytest.fixture
-def dag_world(airflow_database: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def own_sessions() -> None:
+    """Each task starts and stops a Spark session of its own, as it does in Airflow: requested by tests that are about them."""
+
+
+@pytest.fixture
+def one_session(request: pytest.FixtureRequest, _started: ExitStack) -> None:
+    """A Spark session that is there, which tasks use as it is: each would start one, and the Python workers of it."""
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if "own_sessions" in request.fixturenames:
+        if active is not None:
+            active.stop()
+    elif active is None:
+        _started.enter_context(spark_session(SparkTarget("local[2]", conf=SPARK_CONF), "tests"))
+
+
+@pytest.fixture
+def dag_world(airflow_database: None, one_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """A world whose catalog, store and Spark are set up as Airflow connections."""
     world = World(tmp_path)
     world.create_table()
