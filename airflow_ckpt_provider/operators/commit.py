@@ -13,6 +13,7 @@ from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.lookup import OwnConnections, find_checkpoint, table_of
 from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.operators.assets import AssetEvents
+from airflow_ckpt_provider.operators.handed_on import as_text
 from airflow_ckpt_provider.operators.identity import origin_of
 from airflow_ckpt_provider.spark.checks.check import parse_checks
 from airflow_ckpt_provider.spark.checks.run import CheckRun
@@ -118,7 +119,9 @@ class CheckpointCommitOperator(BaseOperator):
     def execute(self, context: Context) -> Reference | list[Reference]:
         """Commit, and return what was committed."""
         with airflow_errors():
-            return self._execute(context)
+            output = self._execute(context)
+            self.log.info("This task hands on:\n%s", as_text(output))
+            return output
 
     def on_kill(self) -> None:
         """Stop a check that is running (I12), or keep it from starting. What is staged stays."""

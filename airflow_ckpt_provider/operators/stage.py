@@ -21,6 +21,7 @@ from airflow_ckpt_provider.hooks.configuration import policy
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.sources import opened_source, source_options
 from airflow_ckpt_provider.hooks.spark import spark_target
+from airflow_ckpt_provider.operators.handed_on import as_text
 from airflow_ckpt_provider.operators.identity import continues, default_key, instances_of, origin_of, restart_token
 from airflow_ckpt_provider.operators.uncommitted import why_uncommitted
 from airflow_ckpt_provider.sources import Files
@@ -180,11 +181,13 @@ class CheckpointedWriteOperator(BaseOperator):
         """Stage what is missing, seal, and return the reference."""
         with airflow_errors():
             try:
-                return self._execute(context)
+                output = self._execute(context)
             except EmptyInputError as error:
                 if self.if_empty == "skip":
                     raise AirflowSkipException(str(error)) from error
                 raise
+            self.log.info("This task hands on:\n%s", as_text(output))
+            return output
 
     def on_kill(self) -> None:
         """Stop the Spark job (I12), or keep it from starting. What is staged stays."""

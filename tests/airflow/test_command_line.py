@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -101,6 +102,12 @@ def test_the_second_call_with_a_date_resumes(terminal):
     second = tasks_test(airflow, "2026-01-01")
     assert len(checkpoint.attempts()) == 2
     assert_resumed(checkpoint, staged, second)
+    # It ends with what it hands on.
+    handed_on = dict(re.findall(r"^  (\w+) +(\S.*?)\s*$", second[second.index("hands on") :], re.MULTILINE))
+    assert handed_on["key"] == "terminal/stage/2026-01-01T00:00:00+00:00/-1 (generation 1)"
+    assert (handed_on["state"], handed_on["table"]) == ("sealed", "shop.orders (branch main)")
+    assert handed_on["splits"].startswith(f"4: {len(staged)} recovered, {4 - len(staged)} written by this attempt")
+    assert handed_on["rows"].startswith("400 in 4 files (")
 
 
 def test_calls_without_a_date_resume_and_a_corrected_function_goes_on_once_it_was_asked_for(terminal):
