@@ -9,18 +9,20 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.codes import request_continuation, require_continuable
 from airflow_ckpt_provider.checkpoint.restart import run_again
 from airflow_ckpt_provider.exceptions import CheckpointMissingError
+from airflow_ckpt_provider.write.cleanup import clean
 from airflow_ckpt_provider.write.giving_up import give_up, require_can_give_up
 from airflow_ckpt_provider.write.outcome import commit_word
 from airflow_ckpt_provider.write.undoing import foresee, undo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import TypeAlias
 
     from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.tables.mode import UndoOutcome
     from airflow_ckpt_provider.tables.table import Table
+    from airflow_ckpt_provider.write.cleanup import Cleaned
 
     TableOf: TypeAlias = Callable[[Checkpoint], Table]
 
@@ -29,13 +31,15 @@ class Action(StrEnum):
     """What may be done to the newest generation of a key.
 
     ``CONTINUE`` keeps what is staged and goes on with other code. ``RESTART`` and ``DISCARD`` give it up; after a restart the stage
-    is to run again, and after a discard it is not. ``UNDO`` takes what has landed out of the table again.
+    is to run again, and after a discard it is not. ``UNDO`` takes what has landed out of the table again. ``CLEAN`` removes
+    what the attempts of the key, of all its generations, have left in the table's storage.
     """
 
     CONTINUE = "continue"
     RESTART = "restart"
     DISCARD = "discard"
     UNDO = "undo"
+    CLEAN = "clean"
 
 
 def newest(store: CheckpointStore, key: IdempotenceKey) -> Checkpoint:
@@ -70,6 +74,8 @@ def announce(action: Action, checkpoint: Checkpoint, table_of: TableOf, *, force
         return f"{which} keeps its {staged} staged splits, and its next attempt goes on with the code that it has then."
     if action is Action.UNDO:
         return _foreseen(checkpoint, foresee(checkpoint, table_of(checkpoint), force=force))
+    if action is Action.CLEAN:
+        return _cleaned(checkpoint, clean(checkpoint, table_of, dry_run=True), "would be removed")
     require_can_give_up(checkpoint, table_of(checkpoint))
     given_up = f"{which} is given up with its {staged} staged splits, none of which has landed in {header.table.identifier}."
     if action is Action.RESTART:
@@ -93,6 +99,8 @@ def perform(action: Action, checkpoint: Checkpoint, table_of: TableOf, requested
             f"{undone.undo.header.undoes} of the key {checkpoint.key.value!r} had committed"
             + (", and put back what that had replaced." if undone.landed_now else " before. Nothing is repeated.")
         )
+    if action is Action.CLEAN:
+        return _cleaned(checkpoint, clean(checkpoint, table_of), "were removed")
     done = announce(action, checkpoint, table_of)
     again = run_again(checkpoint.header)
     if action is Action.CONTINUE:
@@ -100,6 +108,17 @@ def perform(action: Action, checkpoint: Checkpoint, table_of: TableOf, requested
         return f"{done} {again} now."
     give_up(checkpoint, table_of(checkpoint), f"{action} was asked for by {requested_by}")
     return f"{done} {again} now." if action is Action.RESTART else done
+
+
+def _cleaned(checkpoint: Checkpoint, generations: Iterable[Cleaned], what: str) -> str:
+    """What a clean-up removes, and what it leaves."""
+    cleaned = list(generations)
+    files, size = sum(one.files for one in cleaned), sum(one.bytes for one in cleaned)
+    left = "".join(f" Those of generation {one.generation} stay: {one.left}." for one in cleaned if one.left)
+    return (
+        f"Files of the key {checkpoint.key.value!r} that no commit of {checkpoint.header.table.identifier} refers to {what}: "
+        f"{files:,} ({size:,} bytes). What has landed stays, and so do the records.{left}"
+    )
 
 
 def _foreseen(checkpoint: Checkpoint, outcome: UndoOutcome | None) -> str:

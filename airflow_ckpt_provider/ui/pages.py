@@ -125,7 +125,9 @@ class CheckpointPage(NamedTuple):
             return []
         committed = summary.state is State.COMMITTED and summary.lands and summary.commit_id is not None
         if committed or _undo_begun(summary):
-            return [Action.UNDO]
+            return [Action.UNDO, Action.CLEAN] if committed else [Action.UNDO]
+        if summary.lands and summary.state in {State.UNDONE, State.DISCARDED, State.COMMITTED}:
+            return [Action.CLEAN]
         if summary.state not in _UNFINISHED:
             return []
         going_on = [Action.CONTINUE] if details.transform and summary.state is not State.SEALED else []

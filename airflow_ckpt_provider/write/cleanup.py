@@ -82,6 +82,7 @@ def clean(
     *,
     not_begun: NotBegun = lambda _: (),
     discard_unfinished: bool = False,
+    dry_run: bool = False,
 ) -> Iterator[Cleaned]:
     """Remove the orphans of the generations of a key, one generation after the other.
 
@@ -90,6 +91,7 @@ def clean(
     :param listings: of clean-ups of other keys in the same task.
     :param not_begun: who else is to read rows that were staged for other tasks; see ``write.freeing``.
     :param discard_unfinished: whether the newest generation is given up if it is not committed, so that it can be cleaned.
+    :param dry_run: whether to change nothing, and tell what would be removed; not of rows that were staged for other tasks.
     """
     generations = [Checkpoint.at(latest.store, latest.key, number) for number in Checkpoint.generations(latest.store, latest.key)]
     known = {trace_of(checkpoint.header) for checkpoint in generations}
@@ -99,8 +101,8 @@ def clean(
         discard = discard_unfinished and generation == latest.header.generation
         try:
             if mode_type(checkpoint.header).lands:
-                yield _cleaned(checkpoint, table_of(checkpoint), known, listings, discard=discard)
-            else:
+                yield _cleaned(checkpoint, table_of(checkpoint), known, listings, discard=discard, dry_run=dry_run)
+            elif not dry_run:
                 yield free(checkpoint, table_of(checkpoint), listings, not_begun, discard=discard)
         except (TableExistsError, TableMissingError, RolledBackError, HistoryExpiredError, BindingMismatchError) as error:
             yield Cleaned(generation, state_of(checkpoint), left=str(error))
@@ -121,8 +123,10 @@ def free(checkpoint: Checkpoint, table: Table, listings: Listings, not_begun: No
     return Cleaned(generation, state, len(files), sum(file.bytes for file in files))
 
 
-def _cleaned(checkpoint: Checkpoint, table: Table, known: set[Trace], listings: Listings, *, discard: bool) -> Cleaned:
-    commit, barred = landed_or_barred(checkpoint, table, known)
+def _cleaned(
+    checkpoint: Checkpoint, table: Table, known: set[Trace], listings: Listings, *, discard: bool, dry_run: bool
+) -> Cleaned:
+    commit, barred = landed_or_barred(checkpoint, table, known, record=not dry_run)
     landed = SealedWrite(checkpoint) if commit is not None else None
     if landed is not None and landed.is_compact:
         # Its records were removed, and before them whatever else it had left.
@@ -137,9 +141,10 @@ def _cleaned(checkpoint: Checkpoint, table: Table, known: set[Trace], listings: 
     if left:
         return Cleaned(checkpoint.header.generation, state, left=left)
     files = table.orphans(StagedWrite(checkpoint), landed, listings.of(table, checkpoint.header.table))
-    table.remove(checkpoint.header.table, files)
     rejected = _unnamed(checkpoint, landed)
-    remove(checkpoint.store, rejected)
+    if not dry_run:
+        table.remove(checkpoint.header.table, files)
+        remove(checkpoint.store, rejected)
     sizes = [*(file.bytes for file in files), *rejected.values()]
     return Cleaned(checkpoint.header.generation, state, len(sizes), sum(sizes))
 

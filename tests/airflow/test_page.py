@@ -445,11 +445,21 @@ def test_a_restart_says_what_it_will_do_and_does_it_once_it_is_confirmed(pages, 
     assert state_of(latest(pages, staged)) is State.DISCARDED
     assert audited(pages, staged) == [("checkpoint_restart", "editor", "shop", "stage")]
     assert latest(pages, staged).discarded().reason == "restart was asked for by editor"
-    # Nothing is left to decide, and a second press of the button says so.
-    assert 'href="action?' not in pages.get("checkpoint", user="editor", key=staged).text
+    # Nothing is left to decide but to clean up, and a second press of the button says so.
+    page = pages.get("checkpoint", user="editor", key=staged).text
+    assert re.findall(r'href="action\?action=(\w+)', page) == ["clean"]
     again = pages.post("action", user="editor", key=staged, action="restart", generation=1)
     assert (again.status, "Nothing was changed" in seen(again)) == (409, True)
     assert len(audited(pages, staged)) == 1
+    # What is left of it is removed, and not by asking what that would be.
+    asked = [seen(pages.get("action", user="editor", key=staged, action="clean")) for _ in range(2)]
+    cleaned = seen(pages.post("action", user="editor", key=staged, action="clean", generation=1))
+    files = [
+        re.search(r"no commit of shop.orders refers to (?:would be|were) removed: (\d+) \(", said)[1] for said in (*asked, cleaned)
+    ]
+    assert files == ["1", "1", "1"]
+    assert "would be removed: 0 (0 bytes)" in seen(pages.get("action", user="editor", key=staged, action="clean"))
+    assert ("checkpoint_clean", "editor", "shop", "stage") in audited(pages, staged)
     # The next attempt writes everything anew.
     attempt = stage_some(pages.world.attempt(pages.world.request(staged, transform=unchanged)))
     assert (attempt.checkpoint.header.generation, state_of(attempt.checkpoint)) == (2, State.SEALED)
@@ -469,7 +479,7 @@ def test_what_has_landed_is_taken_out_again_by_an_undo(pages):
     key = "decided/undone"
     pages.world.commit(stage_some(pages.world.attempt(pages.world.request(key))))
     before = len(pages.world.ids())
-    assert re.findall(r'href="action\?action=(\w+)', pages.get("checkpoint", user="editor", key=key).text) == ["undo"]
+    assert re.findall(r'href="action\?action=(\w+)', pages.get("checkpoint", user="editor", key=key).text) == ["undo", "clean"]
     assert "1,200 rows in 12 files go, and nothing comes back." in seen(pages.get("action", user="editor", key=key, action="undo"))
     assert len(pages.world.ids()) == before
     done = pages.post("action", user="editor", key=key, action="undo", generation=1)
@@ -477,7 +487,7 @@ def test_what_has_landed_is_taken_out_again_by_an_undo(pages):
     assert len(pages.world.ids()) == before - 1_200
     page = pages.get("checkpoint", user="editor", key=key)
     assert "Undone: what it had landed in shop.orders was taken out again." in seen(page)
-    assert 'href="action?' not in page.text
+    assert re.findall(r'href="action\?action=(\w+)', page.text) == ["clean"]
     assert "1,200 rows landed in shop.orders" in seen(pages.get("checkpoint", user="editor", key=key, generation=1))
     assert audited(pages, key) == [("checkpoint_undo", "editor", "shop", "stage")]
 
