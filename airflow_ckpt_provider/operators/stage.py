@@ -21,6 +21,7 @@ from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.sources import opened_source, source_options
 from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.operators.identity import continues, default_key, instances_of, origin_of, restart_token
+from airflow_ckpt_provider.operators.links import CheckpointLink, LinkedCheckpoint, SparkUiLink, show_checkpoint, show_spark_ui
 from airflow_ckpt_provider.operators.uncommitted import why_uncommitted
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.sources.frame_transform import FrameTransform
@@ -45,7 +46,7 @@ from airflow_ckpt_provider.write.rounds import Rounds
 from airflow_ckpt_provider.write.stage_log import StageLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import timedelta
 
     import pyarrow as pa
@@ -66,6 +67,11 @@ class CheckpointedWriteOperator(BaseOperator):
 
     #: Whether a commit lands the rows.
     _lands: ClassVar[bool] = True
+
+    operator_extra_links = (CheckpointLink(), SparkUiLink())
+
+    #: What ``CheckpointLink`` leads to.
+    linked_checkpoints: Sequence[LinkedCheckpoint] = ()
 
     def __init__(
         self,
@@ -199,14 +205,22 @@ class CheckpointedWriteOperator(BaseOperator):
         self._warn_if_uncommitted(context)
         key = self._key(context)
         context["ti"].xcom_push(key="idempotence_key", value=key.value)
+        self.linked_checkpoints = [LinkedCheckpoint(key.value, self.checkpoint_conn_id)]
+        show_checkpoint(context, self)
         target, says = spark_target(self.spark_conn_id, self.spark_conf or {}), StageLog(self.log, self.missing_columns)
-        with SparkEngine(target, f"checkpoint {key}", self._starting, self.log.info) as engine:
+
+        def ready(said: str) -> None:
+            self.log.info(said)
+            show_spark_ui(context, engine.web_ui)
+
+        with SparkEngine(target, f"checkpoint {key}", self._starting, ready) as engine:
             self._engine = engine
             if self._killed:
                 engine.cancel()
             attempt = self._open(context, key, engine)
             checkpoint = attempt.checkpoint
             says.opened(attempt)
+            self.linked_checkpoints = [LinkedCheckpoint(key.value, self.checkpoint_conn_id, checkpoint.header.generation)]
             if attempt.commit is not None:
                 return self._reused(context, attempt, says)
             if attempt.state is State.FREED:
