@@ -12,6 +12,7 @@ from airflow_ckpt_provider.exceptions import BindingMismatchError, CheckpointMis
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.lookup import OwnConnections, find_checkpoint, table_of
 from airflow_ckpt_provider.hooks.spark import spark_target
+from airflow_ckpt_provider.operators import metrics
 from airflow_ckpt_provider.operators.assets import AssetEvents
 from airflow_ckpt_provider.operators.identity import origin_of
 from airflow_ckpt_provider.operators.links import CheckpointLink, LinkedCheckpoint, SparkUiLink, show_spark_ui
@@ -172,10 +173,11 @@ class CheckpointCommitOperator(BaseOperator):
         self.log.info("Committing %d checkpoint(s) to %s, key %s.", len(checkpoints), header.table.identifier, header.key)
         events = AssetEvents(self, context)
         audit = (lambda writes: self._check(context, checks, writes, table, spark_conn_id)) if checks else None
-        settled = groups.commit(checkpoints, table, audit, self._log_check)
+        settled = groups.commit(checkpoints, table, audit, self._log_check, lambda tries: metrics.tried(header, tries))
         for commit_id in dict.fromkeys(member.commit.commit_id for member in settled):
             members = [member for member in settled if member.commit.commit_id == commit_id]
             self._log_outcome(commit_id, members)
+            metrics.settled(members)
         references = [settled_reference(*facts) for facts in zip(settled, given, connections, strict=True)]
         told = events.emit(references)
         if told:

@@ -20,6 +20,7 @@ from airflow_ckpt_provider.hooks.checkpoint import CheckpointHook
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.sources import opened_source, source_options
 from airflow_ckpt_provider.hooks.spark import spark_target
+from airflow_ckpt_provider.operators import metrics
 from airflow_ckpt_provider.operators.identity import continues, default_key, instances_of, origin_of, restart_token
 from airflow_ckpt_provider.operators.links import CheckpointLink, LinkedCheckpoint, SparkUiLink, show_checkpoint, show_spark_ui
 from airflow_ckpt_provider.operators.uncommitted import why_uncommitted
@@ -235,6 +236,7 @@ class CheckpointedWriteOperator(BaseOperator):
         says.rejected(attempt, seal)
         says.sealed(attempt, seal)
         recovered = attempt.recovered(seal)
+        metrics.sealed(checkpoint.header, seal, attempt.taken_up(seal))
         sealed_reference = reference(
             checkpoint, seal, State.SEALED,
             recovered=recovered, written=seal.splits - recovered,
@@ -310,6 +312,7 @@ class CheckpointedWriteOperator(BaseOperator):
             raise InvalidInputError(f"{attempt.checkpoint!r} is recorded as committed, but it has no seal: its store was altered.")
         attempt.verify_commit()
         says.reused(attempt, commit)
+        metrics.reused(attempt.checkpoint.header)
         committed = committed_reference(
             attempt.checkpoint, seal, commit, landed_now=False,
             map_index=origin_of(context).map_index, instances=instances_of(context), connections=self._connections,
@@ -324,6 +327,7 @@ class CheckpointedWriteOperator(BaseOperator):
             "All tasks that have read the %s rows of this key were done, and the rows were removed. Nothing is computed again.",
             f"{seal.rows:,}",
         )
+        metrics.reused(checkpoint.header)
         freed = reference(
             checkpoint, seal, State.FREED,
             recovered=seal.splits, written=0, map_index=origin_of(context).map_index, instances=instances_of(context),
