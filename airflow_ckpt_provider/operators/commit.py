@@ -15,6 +15,8 @@ from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.operators import metrics
 from airflow_ckpt_provider.operators.assets import AssetEvents
 from airflow_ckpt_provider.operators.identity import origin_of
+from airflow_ckpt_provider.operators.lineage.facts import Lineage
+from airflow_ckpt_provider.operators.lineage.told import TellsLineage
 from airflow_ckpt_provider.operators.links import CheckpointLink, LinkedCheckpoint, SparkUiLink, show_spark_ui
 from airflow_ckpt_provider.spark.checks.check import parse_checks
 from airflow_ckpt_provider.spark.checks.run import CheckRun
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.write.staged_files import CheckCost
 
 
-class CheckpointCommitOperator(BaseOperator):
+class CheckpointCommitOperator(TellsLineage, BaseOperator):
     """Commit what a stage sealed: one atomic snapshot, however often this runs.
 
     With ``checks``, the rows that the commit would add are looked at first (write, audit, publish). All checks are run; if one
@@ -172,12 +174,14 @@ class CheckpointCommitOperator(BaseOperator):
         checks = parse_checks(self.checks)
         self.log.info("Committing %d checkpoint(s) to %s, key %s.", len(checkpoints), header.table.identifier, header.key)
         events = AssetEvents(self, context)
+        lineage = self._lineage = Lineage(self.log)
         audit = (lambda writes: self._check(context, checks, writes, table, spark_conn_id)) if checks else None
         settled = groups.commit(checkpoints, table, audit, self._log_check, lambda tries: metrics.tried(header, tries))
         for commit_id in dict.fromkeys(member.commit.commit_id for member in settled):
             members = [member for member in settled if member.commit.commit_id == commit_id]
             self._log_outcome(commit_id, members)
             metrics.settled(members)
+        lineage.committed(table, settled)
         references = [settled_reference(*facts) for facts in zip(settled, given, connections, strict=True)]
         told = events.emit(references)
         if told:
@@ -252,6 +256,8 @@ class CheckpointCommitOperator(BaseOperator):
 
     def _report(self, outcome: Outcome) -> None:
         self.log.info("%s (%.1f s)", outcome, outcome.seconds)
+        if self._lineage is not None:
+            self._lineage.checked(outcome)
 
     def _log_outcome(self, commit_id: int | None, members: list[groups.Settled]) -> None:
         rows, files = sum(member.seal.rows for member in members), sum(member.seal.files for member in members)

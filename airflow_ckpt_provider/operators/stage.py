@@ -22,6 +22,8 @@ from airflow_ckpt_provider.hooks.sources import opened_source, source_options
 from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.operators import metrics
 from airflow_ckpt_provider.operators.identity import continues, default_key, instances_of, origin_of, restart_token
+from airflow_ckpt_provider.operators.lineage.facts import Lineage
+from airflow_ckpt_provider.operators.lineage.told import TellsLineage
 from airflow_ckpt_provider.operators.links import CheckpointLink, LinkedCheckpoint, SparkUiLink, show_checkpoint, show_spark_ui
 from airflow_ckpt_provider.operators.uncommitted import why_uncommitted
 from airflow_ckpt_provider.sources import Files
@@ -63,7 +65,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.table import Table
 
 
-class CheckpointedWriteOperator(BaseOperator):
+class CheckpointedWriteOperator(TellsLineage, BaseOperator):
     """What the stages of all table formats have in common; see ``CheckpointedIcebergWriteOperator``."""
 
     #: Whether a commit lands the rows.
@@ -222,6 +224,8 @@ class CheckpointedWriteOperator(BaseOperator):
             checkpoint = attempt.checkpoint
             says.opened(attempt)
             self.linked_checkpoints = [LinkedCheckpoint(key.value, self.checkpoint_conn_id, checkpoint.header.generation)]
+            lineage = self._lineage = Lineage(self.log)
+            lineage.reads(attempt)
             if attempt.commit is not None:
                 return self._reused(context, attempt, says)
             if attempt.state is State.FREED:
@@ -237,6 +241,7 @@ class CheckpointedWriteOperator(BaseOperator):
         says.sealed(attempt, seal)
         recovered = attempt.recovered(seal)
         metrics.sealed(checkpoint.header, seal, attempt.taken_up(seal))
+        lineage.staged(attempt, seal)
         sealed_reference = reference(
             checkpoint, seal, State.SEALED,
             recovered=recovered, written=seal.splits - recovered,
