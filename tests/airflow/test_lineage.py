@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import sys
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -322,3 +323,10 @@ def test_what_cannot_be_told_is_no_reason_to_fail(tmp_path, transport, caplog, m
     monkeypatch.setattr(conf, "is_disabled", broken)
     assert Lineage(LOG).inputs == []
     assert "OpenLineage is not told anything: OpenLineage transport" in caplog.text
+
+    # Without the provider there is nothing to say.
+    caplog.clear()
+    monkeypatch.setitem(sys.modules, "airflow.providers.openlineage", None)
+    lineage = Lineage(LOG)
+    lineage.committed(world.as_table(), settled)
+    assert (lineage.outputs, caplog.text) == ([], "")
