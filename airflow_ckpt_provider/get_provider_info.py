@@ -31,6 +31,10 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
+        "extra-links": [
+            "airflow_ckpt_provider.operators.links.CheckpointLink",
+            "airflow_ckpt_provider.operators.links.SparkUiLink",
+        ],
         "sensors": [{"integration-name": "Checkpointed writes", "python-modules": ["airflow_ckpt_provider.sensors.checkpoint"]}],
         "triggers": [{"integration-name": "Checkpointed writes", "python-modules": ["airflow_ckpt_provider.triggers.checkpoint"]}],
         "hooks": [{"integration-name": "Checkpointed writes", "python-modules": ["airflow_ckpt_provider.hooks.checkpoint"]}],

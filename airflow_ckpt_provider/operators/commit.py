@@ -12,11 +12,16 @@ from airflow_ckpt_provider.exceptions import BindingMismatchError, CheckpointMis
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.lookup import OwnConnections, find_checkpoint, table_of
 from airflow_ckpt_provider.hooks.spark import spark_target
+from airflow_ckpt_provider.operators import metrics
 from airflow_ckpt_provider.operators.assets import AssetEvents
 from airflow_ckpt_provider.operators.handed_on import as_text
 from airflow_ckpt_provider.operators.identity import origin_of
+from airflow_ckpt_provider.operators.lineage.facts import Lineage
+from airflow_ckpt_provider.operators.lineage.told import TellsLineage
+from airflow_ckpt_provider.operators.links import CheckpointLink, LinkedCheckpoint, SparkUiLink, show_spark_ui
 from airflow_ckpt_provider.spark.checks.check import parse_checks
 from airflow_ckpt_provider.spark.checks.run import CheckRun
+from airflow_ckpt_provider.spark.engine import web_ui_of
 from airflow_ckpt_provider.spark.jvm import Starting
 from airflow_ckpt_provider.spark.session import spark_session
 from airflow_ckpt_provider.tables.format import MAIN
@@ -39,7 +44,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.write.staged_files import CheckCost
 
 
-class CheckpointCommitOperator(BaseOperator):
+class CheckpointCommitOperator(TellsLineage, BaseOperator):
     """Commit what a stage sealed: one atomic snapshot, however often this runs.
 
     With ``checks``, the rows that the commit would add are looked at first (write, audit, publish). All checks are run; if one
@@ -81,6 +86,11 @@ class CheckpointCommitOperator(BaseOperator):
     :param spark_conf: Spark configuration of that session (templated)
     :returns: the reference with ``state`` ``committed`` and the member ``commit``; a list of them for a list, in its order
     """
+
+    operator_extra_links = (CheckpointLink(), SparkUiLink())
+
+    #: What ``CheckpointLink`` leads to.
+    linked_checkpoints: Sequence[LinkedCheckpoint] = ()
 
     template_fields: Sequence[str] = ("checkpoint", "checks", "spark_conf", "table", "branch", "mode")
     template_fields_renderers = {"checks": "sql", "spark_conf": "json"}  # noqa: RUF012 - Airflow's own attribute
@@ -154,6 +164,10 @@ class CheckpointCommitOperator(BaseOperator):
                     f"since. To write it anew: clear the task {checkpoint.header.origin.task_id!r}, then this one."
                 )
         header = checkpoints[0].header
+        self.linked_checkpoints = [
+            LinkedCheckpoint(checkpoint.key.value, self._own.store_of(pointer), checkpoint.header.generation)
+            for checkpoint, pointer in zip(checkpoints, given, strict=True)
+        ]
         table = table_of(checkpoints[0], given[0], self._own)
         for pointer, checkpoint in zip(given, checkpoints, strict=True):
             if isinstance(pointer, str):
@@ -163,11 +177,14 @@ class CheckpointCommitOperator(BaseOperator):
         checks = parse_checks(self.checks)
         self.log.info("Committing %d checkpoint(s) to %s, key %s.", len(checkpoints), header.table.identifier, header.key)
         events = AssetEvents(self, context)
-        audit = (lambda writes: self._check(checks, writes, table, spark_conn_id)) if checks else None
-        settled = groups.commit(checkpoints, table, audit, self._log_check)
+        lineage = self._lineage = Lineage(self.log)
+        audit = (lambda writes: self._check(context, checks, writes, table, spark_conn_id)) if checks else None
+        settled = groups.commit(checkpoints, table, audit, self._log_check, lambda tries: metrics.tried(header, tries))
         for commit_id in dict.fromkeys(member.commit.commit_id for member in settled):
             members = [member for member in settled if member.commit.commit_id == commit_id]
             self._log_outcome(commit_id, members)
+            metrics.settled(members)
+        lineage.committed(table, settled)
         references = [settled_reference(*facts) for facts in zip(settled, given, connections, strict=True)]
         told = events.emit(references)
         if told:
@@ -210,7 +227,9 @@ class CheckpointCommitOperator(BaseOperator):
     def _own(self) -> OwnConnections:
         return OwnConnections.said_by(self)
 
-    def _check(self, checks: Sequence[Check], writes: Sequence[SealedWrite], table: Table, spark_conn_id: str) -> None:
+    def _check(
+        self, context: Context, checks: Sequence[Check], writes: Sequence[SealedWrite], table: Table, spark_conn_id: str
+    ) -> None:
         """Run the checks over what is about to land."""
         rows = sum(write.seal.rows for write in writes)
         self.log.info("Running %d checks over %s staged rows of %s.", len(checks), f"{rows:,}", table.identifier)
@@ -222,7 +241,9 @@ class CheckpointCommitOperator(BaseOperator):
             def session() -> SparkSession:
                 target = spark_target(spark_conn_id, self.spark_conf or {})
                 self.log.info("A check needs Spark. Starting a session on %s.", target.name)
-                return stack.enter_context(spark_session(target, f"checks {writes[0].header.key}", start))
+                spark = stack.enter_context(spark_session(target, f"checks {writes[0].header.key}", start))
+                show_spark_ui(context, web_ui_of(spark))
+                return spark
 
             self._run = CheckRun(checks, table, writes, session)
             try:
@@ -238,6 +259,8 @@ class CheckpointCommitOperator(BaseOperator):
 
     def _report(self, outcome: Outcome) -> None:
         self.log.info("%s (%.1f s)", outcome, outcome.seconds)
+        if self._lineage is not None:
+            self._lineage.checked(outcome)
 
     def _log_outcome(self, commit_id: int | None, members: list[groups.Settled]) -> None:
         rows, files = sum(member.seal.rows for member in members), sum(member.seal.files for member in members)

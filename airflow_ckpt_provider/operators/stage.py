@@ -21,8 +21,12 @@ from airflow_ckpt_provider.hooks.configuration import policy
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.sources import opened_source, source_options
 from airflow_ckpt_provider.hooks.spark import spark_target
+from airflow_ckpt_provider.operators import metrics
 from airflow_ckpt_provider.operators.handed_on import as_text
 from airflow_ckpt_provider.operators.identity import continues, default_key, instances_of, origin_of, restart_token
+from airflow_ckpt_provider.operators.lineage.facts import Lineage
+from airflow_ckpt_provider.operators.lineage.told import TellsLineage
+from airflow_ckpt_provider.operators.links import CheckpointLink, LinkedCheckpoint, SparkUiLink, show_checkpoint, show_spark_ui
 from airflow_ckpt_provider.operators.uncommitted import why_uncommitted
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.sources.frame_transform import FrameTransform
@@ -47,7 +51,7 @@ from airflow_ckpt_provider.write.rounds import Rounds
 from airflow_ckpt_provider.write.stage_log import StageLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import timedelta
 
     import pyarrow as pa
@@ -63,11 +67,16 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.tables.table import Table
 
 
-class CheckpointedWriteOperator(BaseOperator):
+class CheckpointedWriteOperator(TellsLineage, BaseOperator):
     """What the stages of all table formats have in common; see ``CheckpointedIcebergWriteOperator``."""
 
     #: Whether a commit lands the rows.
     _lands: ClassVar[bool] = True
+
+    operator_extra_links = (CheckpointLink(), SparkUiLink())
+
+    #: What ``CheckpointLink`` leads to.
+    linked_checkpoints: Sequence[LinkedCheckpoint] = ()
 
     def __init__(
         self,
@@ -203,14 +212,24 @@ class CheckpointedWriteOperator(BaseOperator):
         self._warn_if_uncommitted(context)
         key = self._key(context)
         context["ti"].xcom_push(key="idempotence_key", value=key.value)
+        self.linked_checkpoints = [LinkedCheckpoint(key.value, self.checkpoint_conn_id)]
+        show_checkpoint(context, self)
         target, says = spark_target(self.spark_conn_id, self.spark_conf or {}), StageLog(self.log, self.missing_columns)
-        with SparkEngine(target, f"checkpoint {key}", self._starting, self.log.info) as engine:
+
+        def ready(said: str) -> None:
+            self.log.info(said)
+            show_spark_ui(context, engine.web_ui)
+
+        with SparkEngine(target, f"checkpoint {key}", self._starting, ready) as engine:
             self._engine = engine
             if self._killed:
                 engine.cancel()
             attempt = self._open(context, key, engine)
             checkpoint = attempt.checkpoint
             says.opened(attempt)
+            self.linked_checkpoints = [LinkedCheckpoint(key.value, self.checkpoint_conn_id, checkpoint.header.generation)]
+            lineage = self._lineage = Lineage(self.log)
+            lineage.reads(attempt)
             if attempt.commit is not None:
                 return self._reused(context, attempt, says)
             if attempt.state is State.FREED:
@@ -225,6 +244,8 @@ class CheckpointedWriteOperator(BaseOperator):
         says.rejected(attempt, seal)
         says.sealed(attempt, seal)
         recovered = attempt.recovered(seal)
+        metrics.sealed(checkpoint.header, seal, attempt.taken_up(seal))
+        lineage.staged(attempt, seal)
         sealed_reference = reference(
             checkpoint, seal, State.SEALED,
             recovered=recovered, written=seal.splits - recovered,
@@ -300,6 +321,7 @@ class CheckpointedWriteOperator(BaseOperator):
             raise InvalidInputError(f"{attempt.checkpoint!r} is recorded as committed, but it has no seal: its store was altered.")
         attempt.verify_commit()
         says.reused(attempt, commit)
+        metrics.reused(attempt.checkpoint.header)
         committed = committed_reference(
             attempt.checkpoint, seal, commit, landed_now=False,
             map_index=origin_of(context).map_index, instances=instances_of(context), connections=self._connections,
@@ -314,6 +336,7 @@ class CheckpointedWriteOperator(BaseOperator):
             "All tasks that have read the %s rows of this key were done, and the rows were removed. Nothing is computed again.",
             f"{seal.rows:,}",
         )
+        metrics.reused(checkpoint.header)
         freed = reference(
             checkpoint, seal, State.FREED,
             recovered=seal.splits, written=0, map_index=origin_of(context).map_index, instances=instances_of(context),

@@ -52,6 +52,8 @@ class SparkEngine:
         self._ready = ready
         #: Id of the application, once there is one in this process; it stays when the session is stopped.
         self.application: str | None = None
+        #: Address of the driver's web page, once there is one in this process.
+        self.web_ui: str | None = None
         self._start = Starting()
         self._opened: AbstractContextManager[SparkSession] | None = None
         self._spark: SparkSession | None = None
@@ -86,6 +88,7 @@ class SparkEngine:
             self._spark = opened.__enter__()
             self._opened = opened
             self.application = application_of(self._spark)
+            self.web_ui = web_ui_of(self._spark)
             self._ready(ready_session(self._spark, time.monotonic() - began))
         return self._spark
 
@@ -141,6 +144,14 @@ def application_of(spark: SparkSession) -> str | None:
     return None if is_connect(spark) else spark.sparkContext.applicationId
 
 
+def web_ui_of(spark: SparkSession) -> str | None:
+    """Address of the web page of a session's driver, as Spark says it.
+
+    :returns: None without one, as with ``spark.ui.enabled=false``, and over Spark Connect, whose driver is elsewhere.
+    """
+    return None if is_connect(spark) else spark.sparkContext.uiWebUrl
+
+
 def ready_session(spark: SparkSession, seconds: float) -> str:
     """What there is to know of a session that was started: where a user finds what it does.
 
@@ -148,9 +159,9 @@ def ready_session(spark: SparkSession, seconds: float) -> str:
     """
     if is_connect(spark):
         return f"Spark {spark.version} is ready after {seconds:.1f} s, over Spark Connect."
-    context = spark.sparkContext
-    page = f", {context.uiWebUrl}" if context.uiWebUrl else ""
-    return f"Spark {spark.version} is ready after {seconds:.1f} s: application {context.applicationId}{page}."
+    page = web_ui_of(spark)
+    where = f", {page}" if page else ""
+    return f"Spark {spark.version} is ready after {seconds:.1f} s: application {spark.sparkContext.applicationId}{where}."
 
 
 def job_of(spark: SparkSession, attempt: WriteAttempt, missing: Round, work: SplitWork) -> StageRun:

@@ -65,6 +65,11 @@ class Columns:
         self._want = want
         self._named = want if named is None else named
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, by the table's own names."""
+        return self._named
+
     def require_fit(self, rows: pa.Schema) -> None:
         """Refuse rows of this schema before any is read.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from airflow_ckpt_provider.checkpoint.documents import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -29,6 +29,29 @@ class DataFile(Part, frozen=True, kw_only=True, omit_defaults=True):
     spec_id: int = 0
 
 
+class Place(NamedTuple):
+    """Where a table is, for whoever tells others of it. May hold credentials, as a user has given them: not to be shown as it is.
+
+    :param uri: of the folder, or the prefix, that its files lie in.
+    :param catalog: kind of the catalog that names the table, such as ``rest``; empty without one.
+    :param catalog_uri: where the catalog answers; empty if it has no such address.
+    :param warehouse: of the catalog; empty if it says none.
+    """
+
+    uri: str
+    catalog: str = ""
+    catalog_uri: str = ""
+    warehouse: str = ""
+
+    @classmethod
+    def in_catalog(cls, uri: str, properties: Mapping[str, object]) -> Place:
+        """Where a table is that a catalog names.
+
+        :param properties: that the catalog was opened with.
+        """
+        return cls(uri, *(str(properties.get(name) or "") for name in ("type", "uri", "warehouse")))
+
+
 class StagedScan(Protocol):
     """Reads staged data files, wherever. Picklable; may hold credentials, so it is never stored."""
 
@@ -44,6 +67,18 @@ class StagedScan(Protocol):
 
 class StagedStorage(Protocol):
     """The storage of a table, as the staged files of writes lie in it."""
+
+    @property
+    def place(self) -> Place:
+        """Where that is."""
+        ...
+
+    def partitions(self, writes: Sequence[SealedWrite]) -> Sequence[str]:
+        """The partitions of the table that the staged files of these lie in, each once, as ``day=2026-01-01/region=eu``.
+
+        :returns: nothing for a table without partitions.
+        """
+        ...
 
     def named_in(self, record: Staged) -> list[StagedFile]:
         """All files that a published record names: those that may land, and those that later splits read."""

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.sources.protocol import Source
     from airflow_ckpt_provider.tables.table import Table
     from airflow_ckpt_provider.write.planning import Round
+    from airflow_ckpt_provider.write.recovery import TakenUp
     from airflow_ckpt_provider.write.request import WriteRequest
     from airflow_ckpt_provider.write.staged_files import CheckCost
 
@@ -77,6 +78,11 @@ class WriteAttempt:
         self._planning = Planning(
             self._id, request, self._write, self._table_of_round, source_plan, self._columns, self._recovery, self.rejections
         )
+
+    @property
+    def table(self) -> Table:
+        """What is written to."""
+        return self._table
 
     @property
     def source(self) -> Source:
@@ -233,6 +239,10 @@ class WriteAttempt:
         """How many of the sealed splits were staged before this attempt."""
         plan = self._write.plan_of(seal.round)
         return sum(split.id in self._recovery.split_ids for split in plan.splits) if plan else 0
+
+    def taken_up(self, seal: Seal) -> TakenUp:
+        """What this attempt did not have to do again of what is sealed."""
+        return self._recovery.taken_up(seal)
 
     def _begin(self, engine: str, try_number: int) -> None:
         self.checkpoint.begin(

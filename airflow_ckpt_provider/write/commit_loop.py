@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_ckpt_provider.exceptions import (
     CommitRefusedError,
@@ -26,6 +27,8 @@ from airflow_ckpt_provider.tables.state import Landed
 from airflow_ckpt_provider.write.looks import look_at
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_ckpt_provider.tables.state import GroupCommit, TableState
     from airflow_ckpt_provider.tables.table import Table
     from airflow_ckpt_provider.write.conflict_checks import ConflictChecks
@@ -34,22 +37,66 @@ if TYPE_CHECKING:
 PATIENCE_S, FIRST_WAIT_S, LONGEST_WAIT_S = 600.0, 0.05, 5.0
 
 
-def land(table: Table, commit: GroupCommit, checks: ConflictChecks, state: TableState | None = None) -> Landed:
+@dataclass
+class CommitTries:
+    """What it took to land a commit, or to give it up.
+
+    :param tries: how many swaps were tried; none if the commit was there already.
+    :param conflicts: those that failed because another commit came first: the next look finds the table further on, without this
+        commit in it.
+    """
+
+    tries: int = 0
+    conflicts: int = 0
+    _base: int | None = field(default=None, repr=False)
+
+    def look(self, horizon: int) -> None:
+        """Count a conflict if a swap was tried on an earlier state than this one, which does not show the commit."""
+        if self._base is not None and horizon > self._base:
+            self.conflicts += 1
+        self._base = None
+
+    def swap(self, horizon: int) -> None:
+        """Count a swap on a state."""
+        self.tries += 1
+        self._base = horizon
+
+
+#: Is told what a commit took once it has landed, or was given up.
+TellTries: TypeAlias = "Callable[[CommitTries], None]"
+
+
+def land(
+    table: Table,
+    commit: GroupCommit,
+    checks: ConflictChecks,
+    state: TableState | None = None,
+    tell_tries: TellTries = lambda _: None,
+) -> Landed:
     """Swap a commit in, or find that it has landed.
 
     :param checks: what is checked on each state that a swap is about to be made on; raises to stop.
     :param state: what the first try is made on, if the table was loaded a moment ago. Another commit that came since makes that
         swap fail, and the next try loads the table.
+    :param tell_tries: told what it took, whatever comes of it.
     :raises CommitRefusedError: for an answer of the catalog that no second try changes.
     :raises OutcomeUnknownError: if there was no usable answer for ``PATIENCE_S`` seconds.
     :raises TerminalError: for what no second try changes.
     """
+    counted = CommitTries()
+    try:
+        return _land(table, commit, checks, state, counted)
+    finally:
+        tell_tries(counted)
+
+
+def _land(table: Table, commit: GroupCommit, checks: ConflictChecks, state: TableState | None, counted: CommitTries) -> Landed:
     end = time.monotonic() + PATIENCE_S
     tries = 0
     while True:
         tries += 1
         try:
-            outcome = _tried(table, commit, checks, state)
+            outcome = _tried(table, commit, checks, state, counted)
         except RetryableError as error:
             # Once a swap was tried, a table that does not answer for a moment is asked again.
             if tries == 1:
@@ -79,16 +126,18 @@ def land(table: Table, commit: GroupCommit, checks: ConflictChecks, state: Table
     ) from outcome
 
 
-def _tried(table: Table, commit: GroupCommit, checks: ConflictChecks, state: TableState | None) -> Landed | Exception:
+def _tried(
+    table: Table, commit: GroupCommit, checks: ConflictChecks, state: TableState | None, counted: CommitTries
+) -> Landed | Exception:
     """One try, on a state that did not go while it was looked at: what a swap raises is its outcome, and never looked at again."""
     outcome = None
     while outcome is None:
-        outcome = look_at(table, commit.first.table, lambda now: _try(now, commit, checks), state)
+        outcome = look_at(table, commit.first.table, lambda now: _try(now, commit, checks, counted), state)
         state = None
     return outcome
 
 
-def _try(state: TableState, commit: GroupCommit, checks: ConflictChecks) -> Landed | Exception | None:
+def _try(state: TableState, commit: GroupCommit, checks: ConflictChecks, counted: CommitTries) -> Landed | Exception | None:
     """Find the commit in this state or swap it in; what the catalog raised if it did not say yes.
 
     :returns: None if preparing it has changed the table: whatever else was committed meanwhile, it has to be looked at.
@@ -96,6 +145,7 @@ def _try(state: TableState, commit: GroupCommit, checks: ConflictChecks) -> Land
     landed = state.find(commit.group, commit.headers)
     if landed is not None:
         return landed
+    counted.look(state.horizon)
     state.require_unchanged(commit)
     checks.require(state)
     try:
@@ -106,6 +156,7 @@ def _try(state: TableState, commit: GroupCommit, checks: ConflictChecks) -> Land
     except Exception as error:  # noqa: BLE001 - as below
         return error
     change = state.change(commit)
+    counted.swap(state.horizon)
     try:
         return change.swap()
     except TerminalError:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.store import CheckpointStore
     from airflow_ckpt_provider.tables.state import TableState
     from airflow_ckpt_provider.tables.table import Table
+    from airflow_ckpt_provider.write.commit_loop import TellTries
     from airflow_ckpt_provider.write.staged_files import TellCost
 
 
@@ -64,18 +65,23 @@ def settle_nothing(checkpoint: Checkpoint, table: Table) -> bool:
     members = [SealedWrite(_opened(checkpoint.store, member)) for member in group.members]
     if not mode_type(checkpoint.header).changes_nothing(members):
         return False
-    _settle(group, SealedWrite(checkpoint), table, _Audited(None, lambda _: None, group.members))
+    _settle(group, SealedWrite(checkpoint), table, _Audited(None, lambda _: None, group.members, lambda _: None))
     return True
 
 
 def commit(
-    checkpoints: Sequence[Checkpoint], table: Table, audit: Audit | None = None, tell_cost: TellCost = lambda _: None
+    checkpoints: Sequence[Checkpoint],
+    table: Table,
+    audit: Audit | None = None,
+    tell_cost: TellCost = lambda _: None,
+    tell_tries: TellTries = lambda _: None,
 ) -> list[Settled]:
     """Land all ``checkpoints``, each exactly once, in as few snapshots as their history allows: normally one.
 
     :param audit: looks at what is about to land, before it is bound to a group that later commits would have to settle first;
         again at just what lands, if that is something else by then. Raises to stop. Not called for what has landed.
     :param tell_cost: told what each check of the staged files cost.
+    :param tell_tries: told how often each commit was tried.
     :raises NotSealedError: if one of them is not complete.
     :raises DiscardedError: if one of them was discarded.
     :raises InvalidInputError: if they belong to different tables or branches.
@@ -86,7 +92,7 @@ def commit(
     store = checkpoints[0].store
     writes = dict(zip(known, store.each(SealedWrite, known.values()), strict=True))
     require_one_snapshot(checkpoints, table)
-    audited = _Audited(audit, tell_cost, known)
+    audited = _Audited(audit, tell_cost, known, tell_tries)
     settled: dict[Member, tuple[Commit, bool]] = {}
     fresh: list[SealedWrite] = []
     verified: set[str] = set()
@@ -166,11 +172,13 @@ class _Audited:
 
     :param tell_cost: told what checks of staged files cost.
     :param asked_for: the members that the caller was told to commit.
+    :param tell_tries: told how often each commit was tried.
     """
 
-    def __init__(self, audit: Audit | None, tell_cost: TellCost, asked_for: Iterable[Member]) -> None:
+    def __init__(self, audit: Audit | None, tell_cost: TellCost, asked_for: Iterable[Member], tell_tries: TellTries) -> None:
         self._audit = audit
         self.tell_cost = tell_cost
+        self.tell_tries = tell_tries
         self.asked_for = frozenset(asked_for)
         self._seen: set[tuple[Member, int]] = set()
 
@@ -242,7 +250,7 @@ def _settle(
             require_nothing_earlier(checkpoints, table)
             outcome = Landed(None, now(), landed_now=False)
         else:
-            outcome = _land(commit, table, state, audited.tell_cost)
+            outcome = _land(commit, table, state, audited)
     records = store.each(lambda write: write.checkpoint.record(commit_of(write, commit.group, outcome)), writes)
     return {checkpoint.member: (record, outcome.landed_now) for checkpoint, record in zip(checkpoints, records, strict=True)}
 
@@ -280,13 +288,14 @@ def _unknown(writes: Sequence[SealedWrite]) -> list[SealedWrite]:
     return [write for write in writes if not write.is_handed_over or write.header.replaces is not None]
 
 
-def _land(commit: GroupCommit, table: Table, state: TableState | None, tell_cost: TellCost) -> Landed:
+def _land(commit: GroupCommit, table: Table, state: TableState | None, audited: _Audited) -> Landed:
     """Look at all that the commit needs, and land it."""
-    files = StagedFileCheck(commit.writes, table, tell_cost)
+    files = StagedFileCheck(commit.writes, table, audited.tell_cost)
 
     def look(now: TableState) -> None:
         files.require(now)
         now.storage.require_listed(_unknown(commit.writes))
 
     look_at(table, commit.first.table, look, state)
-    return land(table, commit, ConflictChecks([write.checkpoint for write in commit.writes], files), state)
+    checks = ConflictChecks([write.checkpoint for write in commit.writes], files)
+    return land(table, commit, checks, state, audited.tell_tries)

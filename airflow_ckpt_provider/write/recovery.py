@@ -6,7 +6,7 @@ Each is checked once in an attempt, because a check of very many files takes lon
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_ckpt_provider.checkpoint.pieces import pieces_of
 from airflow_ckpt_provider.write.pieces import require_owned_pieces
@@ -14,10 +14,24 @@ from airflow_ckpt_provider.write.staged_files import CheckCost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from airflow_ckpt_provider.checkpoint.documents import Piece, Seal, StagedFile
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite, StagedWrite
     from airflow_ckpt_provider.write.looks import TableOfRound
+
+
+class TakenUp(NamedTuple):
+    """What an attempt did not have to do again: splits of the seal that earlier ones have staged.
+
+    :param bytes: of their files.
+    :param seconds: from the start of each earlier attempt to the last of these splits that it has staged, all together, by the
+        clocks of the machines that have recorded it.
+    """
+
+    splits: int
+    bytes: int
+    seconds: float
 
 
 class Recovery:
@@ -52,6 +66,18 @@ class Recovery:
         if self._sealed is None or self._sealed.seal != seal:
             self._sealed = self._write.sealed_as(seal)
         return self._sealed
+
+    def taken_up(self, seal: Seal) -> TakenUp:
+        """What of a seal earlier attempts have staged."""
+        write = self.as_sealed(seal)
+        records = write.records([split.id for split in write.plan.splits if split.id in self.split_ids])
+        last: dict[str, datetime] = {}
+        for record in records:
+            attempt = record.writer.partition(".")[0]
+            last[attempt] = max(record.published_at, last.get(attempt, record.published_at))
+        begun = {attempt.id: attempt.started_at for attempt in write.checkpoint.attempts()} if records else {}
+        seconds = sum(max(0.0, (moment - begun[attempt]).total_seconds()) for attempt, moment in last.items() if attempt in begun)
+        return TakenUp(len(records), sum(record.bytes for record in records), seconds)
 
     def has_all_of(self, seal: Seal) -> bool:
         """Whether all files are there that a commit of this seal needs; looked at once."""

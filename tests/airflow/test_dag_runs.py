@@ -25,6 +25,7 @@ from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
 from airflow_ckpt_provider.operators.cleanup import CheckpointCleanupOperator
 from airflow_ckpt_provider.operators.commit import CheckpointCommitOperator
 from airflow_ckpt_provider.operators.iceberg import CheckpointedIcebergWriteOperator
+from airflow_ckpt_provider.operators.links import SparkUiLink
 from airflow_ckpt_provider.sensors.checkpoint import CheckpointSensor
 from airflow_ckpt_provider.sources import Files
 
@@ -136,16 +137,28 @@ def test_a_committed_key_is_reused_and_starts_no_spark(dag_world, run_dag):
     assert dag_world.ids() == list(range(200))
 
 
-def test_the_log_says_where_spark_shows_what_it_does(dag_world, run_dag, capsys):
+def test_log_and_link_say_where_spark_shows_what_it_does(dag_world, run_dag, capsys):
     dag_world.put_files(files=1)
+    linked = []
+
+    def look(context, result):
+        del result
+        linked.append(context["ti"].xcom_pull(task_ids="stage", key=SparkUiLink().xcom_key))
+
     with DAG("shown", schedule=None, start_date=start()) as dag:
-        CheckpointedIcebergWriteOperator(task_id="stage", table="shop.orders", source=f"{dag_world.input}/*.parquet")
+        CheckpointedIcebergWriteOperator(
+            task_id="stage", table="shop.orders", source=f"{dag_world.input}/*.parquet", post_execute=look,
+            spark_conf={"spark.ui.enabled": "true", "spark.ui.port": "0"},
+        )  # fmt: skip
     run = run_dag(dag)
     assert task_states(run) == {"stage": "success"}
     said = capsys.readouterr()
-    shown = re.search(r"Spark 4\.\d+\.\d+ is ready after \d+\.\d s: application (local-\d+)", said.out + said.err)
+    shown = re.search(r"Spark 4\.\d+\.\d+ is ready after \d+\.\d s: application (local-\d+), (http://\S+)\.", said.out + said.err)
     assert shown is not None
     assert returned(run, "stage")["application"] == shown[1]
+    # The page is there while the driver runs.
+    assert linked == [shown[2]]
+    assert not returned(run, "stage", key=SparkUiLink().xcom_key)
 
 
 def test_a_sealed_key_is_handed_on_without_spark(dag_world, run_dag):

@@ -52,6 +52,9 @@ def test_every_module_and_class_that_the_metadata_names_can_be_imported():
         module, _, name = decorator["class-name"].rpartition(".")
         assert name == decorator["name"]
         assert callable(getattr(importlib.import_module(module), name))
+    for link in info["extra-links"]:
+        module, _, name = link.rpartition(".")
+        assert getattr(importlib.import_module(module), name)().name
     for connection in info["connection-types"]:
         module, _, name = connection["hook-class-name"].rpartition(".")
         hook = getattr(importlib.import_module(module), name)

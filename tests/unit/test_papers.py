@@ -146,6 +146,13 @@ def test_whatever_is_there_is_taken():
     assert problems_in(right) == []
 
 
+def test_the_metrics_that_are_listed_are_those_that_are_emitted():
+    source = (ROOT / "airflow_ckpt_provider" / "operators" / "metrics.py").read_text()
+    emitted = set(re.findall(r'stats\.(?:incr|timing|gauge)\("(\S+?)"', source))
+    listed = re.findall(r"^\| `(checkpoints\.\S+)` \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
+    assert sorted(emitted) == sorted(listed)
+
+
 def test_the_architecture_lists_the_layers_in_the_order_in_which_they_are_kept_apart():
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]

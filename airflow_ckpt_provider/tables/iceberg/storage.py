@@ -14,7 +14,7 @@ from airflow_ckpt_provider.tables.iceberg.ownership import require_listed, requi
 from airflow_ckpt_provider.tables.iceberg.upsert.sidecar import MatchSidecar
 from airflow_ckpt_provider.tables.iceberg.upsert.source_file import SourceFile
 from airflow_ckpt_provider.tables.staged_files import lost_of
-from airflow_ckpt_provider.tables.storage import DataFile
+from airflow_ckpt_provider.tables.storage import DataFile, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,6 +34,16 @@ class IcebergStorage:
 
     def __init__(self, table: Table) -> None:
         self._table = table
+
+    @property
+    def place(self) -> Place:
+        """The table's location, and its catalog; see ``StagedStorage.place``."""
+        return Place.in_catalog(self._table.metadata.location, self._table.catalog.properties)
+
+    def partitions(self, writes: Sequence[SealedWrite]) -> Sequence[str]:
+        """Partitions of the staged manifests; see ``StagedStorage.partitions``."""
+        manifests = (StagedManifest.from_json(manifest) for write in writes for manifest in write.seal.manifests)
+        return sorted({partition for manifest in manifests for partition in manifest.partitions})
 
     def named_in(self, record: Staged) -> list[StagedFile]:
         """Data files, their manifest, and the staged source file or sidecar of an upsert; see ``StagedStorage.named_in``."""

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.tables.lance.scan import FileScan
 from airflow_ckpt_provider.tables.lance.upsert.row_ids import ROW_IDS_SUFFIX
 from airflow_ckpt_provider.tables.mode import mode_of
 from airflow_ckpt_provider.tables.staged_files import lost_of
-from airflow_ckpt_provider.tables.storage import DataFile
+from airflow_ckpt_provider.tables.storage import DataFile, Place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +41,16 @@ class LanceStorage:
     def __init__(self, named: NamedDataset, dataset: LanceDataset | None) -> None:
         self.named = named
         self._dataset = dataset
+
+    @property
+    def place(self) -> Place:
+        """The dataset's URI, which is all that names it."""
+        return Place(self.named.identifier)
+
+    def partitions(self, writes: Sequence[SealedWrite]) -> Sequence[str]:
+        """None: a dataset has no partitions."""
+        del writes
+        return ()
 
     def named_in(self, record: Staged) -> list[StagedFile]:
         """Data and deletion files, the sidecar and the file with row ids; see ``StagedStorage.named_in``."""

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.tables.staged.folder import DATA, RowsCommit
 from airflow_ckpt_provider.tables.staged.writer import RowsScan, RowsWriter
 from airflow_ckpt_provider.tables.staged_files import lost_of
 from airflow_ckpt_provider.tables.state import Landed
-from airflow_ckpt_provider.tables.storage import DataFile
+from airflow_ckpt_provider.tables.storage import DataFile, Place
 from airflow_ckpt_provider.tables.summary import identity_of, key_trace, keys_of, not_ours, require_ours, traces_in
 from airflow_ckpt_provider.tables.watermarks import moves_watermark
 
@@ -203,6 +203,16 @@ class RowsStorage:
 
     def __init__(self, folder: RowsFolder, facts: TableFacts) -> None:
         self._folder, self._facts = folder, facts
+
+    @property
+    def place(self) -> Place:
+        """The folder."""
+        return Place(self._folder.uri)
+
+    def partitions(self, writes: Sequence[SealedWrite]) -> Sequence[str]:
+        """None: a folder has no partitions."""
+        del writes
+        return ()
 
     def named_in(self, record: Staged) -> list[StagedFile]:
         """Its file."""

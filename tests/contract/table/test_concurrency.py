@@ -110,12 +110,14 @@ def test_what_others_did_just_before_the_swap_came_first(tmp_path, mode):
     attempt = world.stage(mode.request(world))
     catalog = Interrupted("iceberg_default", **world.catalog.properties)
     catalog.foreign = lambda: appends(world)
+    told = []
     try:
-        groups.commit([attempt.checkpoint], world.as_table(catalog=catalog))
+        groups.commit([attempt.checkpoint], world.as_table(catalog=catalog), tell_tries=told.append)
     except TableMovedError:
         assert mode is WHERE
         assert_same_everywhere(world.table(), BEFORE + MORE)
         world.commit(world.stage(mode.request(world)))
+    assert [(taken.tries, taken.conflicts) for taken in told] == [(1 if mode is WHERE else 2, 1)]
     assert_same_everywhere(world.table(), mode.after(BEFORE + MORE, NEW, SPECS["several"]))
 
 

@@ -383,6 +383,9 @@ def test_a_retry_recovers_what_is_staged_and_writes_only_the_rest(any_world):
     assert again.recovered(again.checkpoint.sealed()) == 3
     data = {path for path in before if path.endswith((".parquet", ".lance"))}
     assert len(data) == 3
+    taken_up = again.taken_up(again.checkpoint.sealed())
+    assert taken_up[:2] == (3, sum(before[path][1] for path in data))
+    assert taken_up.seconds > 0
     assert {path: stat(path) for path in data} == {path: before[path] for path in data}
     assert len([path for path in any_world.files_on_disk() if path.endswith((".parquet", ".lance"))]) == 4
     any_world.commit(again)

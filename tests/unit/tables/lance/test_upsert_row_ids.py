@@ -344,8 +344,9 @@ def test_rows_of_others_that_came_and_went_were_seen(place):
         lambda: optimized(place),
         lambda: place.dataset().delete("id in (200, 201)"),
     )
-    groups.commit([attempt.checkpoint], target)
-    assert target.tries == 2
+    told = []
+    groups.commit([attempt.checkpoint], target, tell_tries=told.append)
+    assert [(taken.tries, taken.conflicts) for taken in told] == [(target.tries, 1)] == [(2, 1)]
     after = rows_of(place.dataset())
     assert after.keys() == before.keys() | {50, 60, 70}
     for key in (3, 10, 50, 60, 70, 200):
@@ -398,8 +399,10 @@ def test_two_upserts_of_ours_with_the_same_new_rows_do_not_both_land(place):
 def test_a_second_commit_of_the_same_key_that_comes_in_between_is_found(place):
     _, attempt = staged(place)
     before = rows_of(place.dataset())
-    (settled,) = groups.commit([attempt.checkpoint], Interrupted(place, lambda: place.commit(attempt)))
+    told = []
+    (settled,) = groups.commit([attempt.checkpoint], Interrupted(place, lambda: place.commit(attempt)), tell_tries=told.append)
     assert not settled.landed_now
+    assert [(taken.tries, taken.conflicts) for taken in told] == [(1, 0)]
     assert place.dataset().version == settled.commit.commit_id
     assert_kept(place, before, {3, 10}, {50, 60, 70})
 
