@@ -13,6 +13,7 @@ import pytest
 from airflow.cli.cli_parser import get_parser
 from airflow.utils import yaml
 from contract.table.both import only_even
+from support.aging import grow_old, landed
 from support.foreign import compact
 from support.world import ORIGIN
 
@@ -65,18 +66,6 @@ def checkpoints(capsys, monkeypatch):
         return Called(*capsys.readouterr(), code)
 
     return call
-
-
-def landed(world, key="orders/1"):
-    attempt = world.stage(world.request(key))
-    world.commit(attempt)
-    return attempt.checkpoint
-
-
-def grow_old(world):
-    at = time.time() - 15 * 86_400
-    for path in (world.root / "store").rglob("*"):
-        os.utime(path, (at, at))
 
 
 def newest(world, key="orders"):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException
+from support.aging import grow_old, landed
 from support.dags import returned, start, task_states
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -48,18 +47,6 @@ class Xcoms(SimpleNamespace):
 def sweep(xcoms=None, **more):
     operator = CheckpointCleanupOperator(task_id="sweep", **{"older_than": "14d"} | more)
     return operator.execute({"ti": xcoms or Xcoms()})
-
-
-def landed(world, key="orders/1", **changes):
-    attempt = world.stage(world.request(key, **changes))
-    world.commit(attempt)
-    return attempt.checkpoint
-
-
-def grow_old(world):
-    at = time.time() - 15 * 86_400
-    for path in (world.root / "store").rglob("*"):
-        os.utime(path, (at, at))
 
 
 def test_what_was_removed_and_what_was_kept_is_returned(world):

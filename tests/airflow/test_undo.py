@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException
+from support.aging import landed
 from support.dags import returned, start, task_states
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -34,12 +35,6 @@ def world(dag_world):
 def undo(**arguments):
     operator = CheckpointUndoOperator(task_id="undo", **arguments)
     return operator.execute({"ti": SimpleNamespace(dag_id="night", task_id="undo")})
-
-
-def landed(world, key="orders", **changes):
-    attempt = world.stage(world.request(key, **changes))
-    world.commit(attempt)
-    return attempt.checkpoint
 
 
 @pytest.mark.spark
@@ -73,7 +68,7 @@ def test_several_are_undone_the_last_first(world):
 
 
 def test_what_was_undone_is_neither_committed_nor_waited_for(world):
-    checkpoint = landed(world)
+    checkpoint = landed(world, "orders")
     undo(checkpoint="orders", table="shop.orders")
     commit = CheckpointCommitOperator(task_id="commit", checkpoint="orders", table="shop.orders")
     with pytest.raises(AirflowException, match="was undone, or is about to be") as refused:
@@ -82,7 +77,7 @@ def test_what_was_undone_is_neither_committed_nor_waited_for(world):
     sensor = CheckpointSensor(task_id="landed", checkpoint="orders", until="committed")
     context = {"ti": SimpleNamespace(map_index=-1)}
     assert not sensor.poke(context)
-    landed(world)
+    landed(world, "orders")
     assert Checkpoint.latest(world.store, checkpoint.key).header.generation == 3
     assert sensor.poke(context)
     assert world.ids() == [*range(20)]
@@ -91,7 +86,7 @@ def test_what_was_undone_is_neither_committed_nor_waited_for(world):
 def test_a_key_that_is_not_there_or_of_another_table_is_refused(world):
     with pytest.raises(AirflowException, match="no checkpoint under the key 'typo'"):
         undo(checkpoint="typo")
-    landed(world)
+    landed(world, "orders")
     with pytest.raises(AirflowException, match=r"bound to the table shop.orders, and this task was given table='shop.returns'"):
         undo(checkpoint="orders", table="shop.returns")
     world.stage(world.request("staged"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from datetime import timedelta
 
 import msgspec
@@ -25,6 +24,7 @@ from contract.table.both import (
 )
 from contract.table.test_cleanup import abandon, on_disk
 from support import chains
+from support.aging import grow_old
 from support.forging import forge
 from support.request_counts import counted
 from support.world import rows
@@ -69,15 +69,6 @@ def empty(request, tmp_path):
 def world(empty):
     empty.make()
     return empty
-
-
-def grow_old(world, key=None, days=15):
-    """Let all objects of the store, or of one key, have been put that many days ago, as the store's own clock has it."""
-    at = time.time() - days * 86_400
-    folder = world.root / "store"
-    for path in (folder / IdempotenceKey(key).hash if key else folder).rglob("*"):
-        if path.is_file():
-            os.utime(path, (at, at))
 
 
 def swept(world, **how):

@@ -7,7 +7,8 @@ import os
 import pytest
 from contract.table.both import Iceberg, Lance
 from contract.table.test_chains import content, doubled, files_of, for_next, table_of, wanted, written
-from contract.table.test_sweep import DAYS, grow_old
+from contract.table.test_sweep import DAYS
+from support.aging import grow_old
 from support.chains import output, read
 
 from airflow_ckpt_provider.checkpoint.state import State

@@ -7,7 +7,8 @@ from protocol.crash import lance_once, lance_scenarios
 from protocol.crash.exactly_once import assert_exactly_once
 from protocol.crash.points import Points, said
 from protocol.crash.scenarios import PIECES
-from protocol.crash.test_sweep import grow_old, ids
+from protocol.crash.test_sweep import ids
+from support.aging import grow_old
 
 pytestmark = pytest.mark.crash
 

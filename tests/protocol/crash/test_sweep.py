@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import time
 
 import pytest
 from protocol.crash import lance_scenarios
@@ -13,6 +11,7 @@ from protocol.crash.points import Points
 from protocol.crash.scenarios import MAPPED, UNPARTITIONED, UPSERT
 from protocol.crash.thinned import some
 from protocol.crash.worlds import Prepared
+from support.aging import grow_old
 from support.lance_world import LanceWorld
 
 from airflow_ckpt_provider.checkpoint.state import State, state_of
@@ -46,12 +45,6 @@ def case(request):
 def two_cases(request):
     name, scenario = CASES[request.param]
     return request.getfixturevalue(name), scenario
-
-
-def grow_old(world):
-    at = time.time() - 15 * 86_400
-    for path in (world.root / "store").rglob("*"):
-        os.utime(path, (at, at))
 
 
 def stops(effects):
