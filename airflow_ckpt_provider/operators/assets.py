@@ -11,26 +11,39 @@ clocks are compared.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.definitions.asset import AssetRef
 
+from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
 from airflow_ckpt_provider.hooks.asset_uris import asset_uri
+from airflow_ckpt_provider.write.looks import look_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
 
     from airflow.sdk import BaseOperator, Context
     from pydantic import JsonValue
 
     from airflow_ckpt_provider.checkpoint.reference import Reference
+    from airflow_ckpt_provider.tables.table import Table
+    from airflow_ckpt_provider.write.groups import Settled
+
+    PartitionsOf: TypeAlias = Callable[[Sequence[Reference]], Sequence[str]]
+
+_log = logging.getLogger(__name__)
 
 #: Key of the note in the state store of a task instance.
 _NOTE = "asset_events_due"
 
 #: Events of an asset among which that of a commit is looked for.
 _NEWEST = 1000
+
+#: Characters of a partition key that Airflow keeps.
+_LONGEST_KEY = 250
 
 #: Keys of a commit that an event names.
 _KEYS = 20
@@ -54,12 +67,13 @@ class AssetEvents:
         if self._is_asked and not self._was_begun:
             context["task_state_store"].set(_NOTE, value=True)
 
-    def emit(self, references: Sequence[Reference]) -> list[str]:
+    def emit(self, references: Sequence[Reference], partitions_of: PartitionsOf | None = None) -> list[str]:
         """Say with each outlet what has landed; take those outlets away of which nothing is to be told.
 
         An asset gets one event of all that has landed, an alias one for each commit, of the table's own asset.
 
         :param references: of what was committed, as the task returns them.
+        :param partitions_of: which partitions commits have written to, for an asset to get an event for each; None for one of all.
         :returns: names of the assets that get an event.
         """
         if not self._is_asked:
@@ -79,7 +93,10 @@ class AssetEvents:
                 told += [asset.name] if news else []
             elif news := self._news(outlet, references):
                 kept.append(outlet)
-                event.extra = _extra([reference for commit in news for reference in commit])
+                landed = [reference for commit in news for reference in commit]
+                event.extra = _extra(landed)
+                if partitions_of is not None:
+                    event.add_partitions(_partition_keys(partitions_of(landed)))
                 told.append(_name(outlet))
         # On success, Airflow takes the outlets of the task that was run.
         self._task.outlets = kept
@@ -98,6 +115,23 @@ class AssetEvents:
             for commit in commits
             if commit[0]["commit"]["landed_now"] or (self._was_begun and _commit_id(commit[0]) not in known)
         ]
+
+
+def partitions_of(table: Table, members: Sequence[Settled]) -> Sequence[str]:
+    """Partitions that commits have written to, as ``day=2026-01-01/region=eu``; none of a table that has none."""
+    writes = [SealedWrite(member.checkpoint, member.seal) for member in members]
+    return look_at(table, writes[0].header.table, lambda state: state.storage.partitions(writes))
+
+
+def _partition_keys(partitions: Sequence[str]) -> list[str]:
+    """Those of which Airflow can be told."""
+    keys = [key for key in partitions if key.strip() and len(key) <= _LONGEST_KEY]
+    if not keys:
+        _log.warning("Nothing that has landed is in a partition, so that there is one event of all of it.")
+    elif len(keys) < len(partitions):
+        left_out = len(partitions) - len(keys)
+        _log.warning("%d partitions have names of more than %d characters, and get no event.", left_out, _LONGEST_KEY)
+    return keys
 
 
 def _name(asset: Asset | AssetRef) -> str:

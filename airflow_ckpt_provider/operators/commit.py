@@ -13,7 +13,7 @@ from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.hooks.lookup import OwnConnections, find_checkpoint, table_of
 from airflow_ckpt_provider.hooks.spark import spark_target
 from airflow_ckpt_provider.operators import metrics
-from airflow_ckpt_provider.operators.assets import AssetEvents
+from airflow_ckpt_provider.operators.assets import AssetEvents, partitions_of
 from airflow_ckpt_provider.operators.handed_on import as_text
 from airflow_ckpt_provider.operators.identity import origin_of
 from airflow_ckpt_provider.operators.lineage.facts import Lineage
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.checkpoint.reference import Reference
     from airflow_ckpt_provider.checkpoint.staged_write import SealedWrite
+    from airflow_ckpt_provider.operators.assets import PartitionsOf
     from airflow_ckpt_provider.spark.checks.check import Check, CheckSpec
     from airflow_ckpt_provider.spark.checks.run import Outcome
     from airflow_ckpt_provider.tables.table import Table
@@ -84,6 +85,9 @@ class CheckpointCommitOperator(TellsLineage, BaseOperator):
     :param spark_conn_id: where checks run that need Spark, which is started for those only; if None, that of the reference, or
         ``spark_default`` for a bare key
     :param spark_conf: Spark configuration of that session (templated)
+    :param partition_events: whether the assets in ``outlets`` get an event for each partition of the table that was written to,
+        with its name as partition key, such as ``day=2026-01-01``, in place of one of all: for DAGs that a
+        ``PartitionedAssetTimetable`` starts, and no others
     :returns: the reference with ``state`` ``committed`` and the member ``commit``; a list of them for a list, in its order
     """
 
@@ -108,6 +112,7 @@ class CheckpointCommitOperator(TellsLineage, BaseOperator):
         mode: str | None = None,
         spark_conn_id: str | None = None,
         spark_conf: Mapping[str, str] | None = None,
+        partition_events: bool = False,
         **kwargs: Any,  # noqa: ANN401 - BaseOperator's
     ) -> None:
         super().__init__(**kwargs)
@@ -122,6 +127,7 @@ class CheckpointCommitOperator(TellsLineage, BaseOperator):
         self.mode = mode
         self.spark_conn_id = spark_conn_id
         self.spark_conf = spark_conf
+        self.partition_events = partition_events
         self._run: CheckRun | None = None
         self._start: Starting | None = None
         self._killed = False
@@ -186,10 +192,15 @@ class CheckpointCommitOperator(TellsLineage, BaseOperator):
             metrics.settled(members)
         lineage.committed(table, settled)
         references = [settled_reference(*facts) for facts in zip(settled, given, connections, strict=True)]
-        told = events.emit(references)
+        told = events.emit(references, self._partitions_of(table, references, settled) if self.partition_events else None)
         if told:
             self.log.info("Told Airflow that something has landed in the assets %s.", ", ".join(told))
         return references if is_list else references[0]
+
+    @staticmethod
+    def _partitions_of(table: Table, references: Sequence[Reference], settled: Sequence[groups.Settled]) -> PartitionsOf:
+        members = {reference["idempotence_key"]: member for reference, member in zip(references, settled, strict=True)}
+        return lambda landed: partitions_of(table, [members[reference["idempotence_key"]] for reference in landed])
 
     def _require_told(self, checkpoint: Checkpoint) -> None:
         """Refuse to remove rows, or to write to a branch, because the store says so, where no reference and no DAG does (I15).

@@ -9,6 +9,8 @@ import lance
 import pytest
 from airflow.sdk import DAG, Asset, AssetAlias
 from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.transforms import IdentityTransform
 from support.dags import returned, start, task_states
 from support.world import rows
 
@@ -242,3 +244,38 @@ def test_airflow_asks_about_uris_without_loading_spark_or_a_table_format():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_each_partition_that_was_written_to_has_an_event_if_that_is_asked_for(dag_world, run_dag, caplog):
+    spec = PartitionSpec(PartitionField(source_id=3, field_id=1000, transform=IdentityTransform(), name="kind"))
+    dag_world.create_table("shop.by_kind", spec=spec)
+    dag_world.put_files(files=2)
+    uri = "iceberg://iceberg_default/shop.by_kind"
+    for key, table in (("kinds", "shop.by_kind"), ("whole", "shop.orders")):
+        mode = "overwrite_partitions" if key == "kinds" else "append"
+        dag_world.stage(dag_world.request(key, mode=mode), name=table)
+        with DAG(f"told_of_{key}", schedule=None, start_date=start()) as dag:
+            asset = Asset(uri if key == "kinds" else TABLE)
+            CheckpointCommitOperator(
+                task_id="commit", checkpoint=key, table=table, mode=mode, outlets=[asset], partition_events=True
+            )
+        run_dag(dag, when=start())
+        run_dag(dag, when=start())
+    kinds = set(dag_world.table("shop.by_kind").scan().to_arrow()["kind"].to_pylist())
+    assert len(kinds) > 1
+    assert sorted(partition_keys(uri)) == sorted(f"kind={kind}" for kind in kinds)
+    # Of a table without partitions there is one of all, and the log says so.
+    assert partition_keys(TABLE) == [None]
+    assert [line.message for line in caplog.records].count(
+        "Nothing that has landed is in a partition, so that there is one event of all of it."
+    ) == 1
+
+
+def partition_keys(uri):
+    """Partition keys of the events of an asset."""
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        return list(session.scalars(select(AssetEvent.partition_key).join(AssetEvent.asset).where(AssetModel.uri == uri)))
