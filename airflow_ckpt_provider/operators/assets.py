@@ -118,8 +118,14 @@ class AssetEvents:
 
 
 def partitions_of(table: Table, members: Sequence[Settled]) -> Sequence[str]:
-    """Partitions that commits have written to, as ``day=2026-01-01/region=eu``; none of a table that has none."""
+    """Partitions that commits have written to, as ``day=2026-01-01/region=eu``; none of a table that has none.
+
+    Those of a write whose records a sweep has removed since are not known any more.
+    """
     writes = [SealedWrite(member.checkpoint, member.seal) for member in members]
+    writes = [write for write in writes if not write.is_compact]
+    if not writes:
+        return ()
     return look_at(table, writes[0].header.table, lambda state: state.storage.partitions(writes))
 
 
