@@ -80,6 +80,7 @@ MATRIX: dict[str, tuple[dict[str, str], list[str]]] = {
     "lance-lineage": ({"ROUNDS": "1"}, ["tests/protocol/races/test_lance_lineage.py"]),
     "lance-races": ({"ROUNDS": "40"}, ["tests/protocol/races/test_lance.py"]),
     "lance-load": ({"ROUNDS": "20"}, ["tests/protocol/races/test_lance_mixed_load.py"]),
+    "undo": ({"UNDO_EXAMPLES": "300"}, ["tests/protocol/histories/test_undo.py"]),
     "undo-crashes": ({"UNDO_ALL": "1"}, ["tests/protocol/crash/test_undo.py"]),
     "live": ({"LIVE_ALL": "1"}, ["tests/airflow/test_live.py"]),
     "crashes": (

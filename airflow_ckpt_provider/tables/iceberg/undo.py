@@ -1,7 +1,7 @@
 """What takes a commit out of an Iceberg table: the files that it has added go, and those that it has removed come back.
 
-What a commit did, its snapshot and the one before it say, not the checkpoint store. It can be undone as long as both snapshots are
-there, no file that it removed was deleted since, and nothing was built on it:
+What a commit did, its snapshot and, if it has removed anything, the one before it say, not the checkpoint store. It can be undone
+as long as these are there, no file that it removed was deleted since, and nothing was built on it:
 
 - what it has added is in the table as it was added;
 - if it has removed anything, the table holds what it held after the commit. Rows that others have added since may be keys that
@@ -99,12 +99,8 @@ def undoing(table: Table, branch: str, commit_id: int, names: OwnedNames, *, bes
     """
     name, metadata = ".".join(table.name()), table.metadata
     snapshot = metadata.snapshot_by_id(commit_id)
-    before = None if snapshot is None else metadata.snapshot_by_id(snapshot.parent_snapshot_id or -1)
-    if snapshot is None or (before is None and snapshot.parent_snapshot_id is not None):
-        raise UndoRefusedError(
-            f"What snapshot {commit_id} of {name} has replaced is not known any more: it, or the snapshot before it, is expired. "
-            "Nothing was changed. Remove its rows with your query engine."
-        )
+    if snapshot is None:
+        raise _expired(name, commit_id)
     made = [manifest for manifest in snapshot.manifests(table.io) if manifest.added_snapshot_id == commit_id]
     entries = [entry for manifest in made for entry, _ in entries_of(table.io, manifest) if entry.snapshot_id == commit_id]
     added = {
@@ -113,6 +109,10 @@ def undoing(table: Table, branch: str, commit_id: int, names: OwnedNames, *, bes
         if entry.status == ADDED and not entry.file.get("content")
     }
     removed = frozenset(entry.file["file_path"] for entry in entries if entry.status == DELETED)
+    # Of a snapshot whose parent is expired, some libraries say that it has none.
+    before = metadata.snapshot_by_id(snapshot.parent_snapshot_id or -1)
+    if removed and before is None:
+        raise _expired(name, commit_id)
     identity = (snapshot.summary[IDENTITY] if snapshot.summary else None) or ""
     alone = len(list(traces_in(identity))) == 1
     if removed and not alone:
@@ -186,6 +186,13 @@ def _differing(table: Table, one: Snapshot, other: Snapshot) -> tuple[dict[str, 
         for mine, theirs in (listed, listed[::-1])
     )
     return first, second
+
+
+def _expired(name: str, commit_id: int) -> UndoRefusedError:
+    return UndoRefusedError(
+        f"What snapshot {commit_id} of {name} has replaced is not known any more: it, or the snapshot before it, is expired. "
+        "Nothing was changed. Remove its rows with your query engine."
+    )
 
 
 def _built_on(table: Table, branch: str, snapshot: Snapshot, why: str) -> UndoRefusedError:

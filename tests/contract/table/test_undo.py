@@ -439,6 +439,22 @@ def data_files(world):
 # -- what is told when history is gone, or the store was altered -----------------------------------------------------------
 
 
+def test_what_an_iceberg_write_has_replaced_and_was_expired_does_not_come_back_and_is_not_lost_silently(tmp_path):
+    """Some libraries say of a snapshot whose parent is expired that it has none."""
+    for changes in (OVERWRITE, UPSERT | {"transform": marked}, {}):
+        world = Iceberg(tmp_path / str(len(changes)))
+        world.put_files()
+        world.make(HALF)
+        landed(world, **changes)
+        expire_all_but_the_head(world)
+        if changes:
+            refused(world, "is expired")
+        else:
+            # Nothing is to come back.
+            take_out(world)
+            assert world.read() == of(HALF)
+
+
 def test_an_iceberg_write_is_written_anew_after_the_snapshots_of_its_undo_were_expired(tmp_path):
     world = Iceberg(tmp_path)
     world.put_files()
