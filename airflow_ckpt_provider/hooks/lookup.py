@@ -137,6 +137,16 @@ def find_checkpoint(pointer: str | Reference, connections: OwnConnections) -> Ch
     return checkpoint
 
 
+def said_of_unknown(pointer: str | Reference, connections: OwnConnections) -> str | None:
+    """What to tell whoever waits for a key under which nothing was staged yet; None of one that is known."""
+    if not isinstance(pointer, str) or find_checkpoint(pointer, connections) is not None:
+        return None
+    return (
+        f"Nothing was staged under the key {pointer!r} yet in the store of the connection {connections.store_of(pointer)!r}. Its "
+        "stage has not begun, or writes under another key or to another store: its log says which."
+    )
+
+
 def latest_of(pointer: str | Reference, connections: OwnConnections) -> Checkpoint | None:
     """The newest generation of a reference's key, or of a bare one; None if that is not known yet.
 

@@ -11,7 +11,7 @@ from airflow_ckpt_provider.checkpoint.reference import pointers, require_whole
 from airflow_ckpt_provider.checkpoint.state import State
 from airflow_ckpt_provider.exceptions import InvalidInputError
 from airflow_ckpt_provider.hooks.errors import airflow_errors
-from airflow_ckpt_provider.hooks.lookup import OwnConnections, reached
+from airflow_ckpt_provider.hooks.lookup import OwnConnections, reached, said_of_unknown
 from airflow_ckpt_provider.triggers.checkpoint import CheckpointTrigger, raise_event_error
 
 if TYPE_CHECKING:
@@ -108,6 +108,9 @@ class CheckpointSensor(BaseSensorOperator):
             first = waiting[0]
             key = first if isinstance(first, str) else first["idempotence_key"]
             self.log.info("%d of %d checkpoint(s) not %s yet, among them key %s.", len(waiting), len(given), self.until, key)
+            unknown = said_of_unknown(first, connections)
+            if unknown is not None:
+                self.log.info("%s", unknown)
         else:
             self.log.info("Reached: %s.", self.until)
         return not waiting

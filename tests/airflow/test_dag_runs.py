@@ -8,6 +8,7 @@ import re
 import time
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +16,7 @@ from airflow.sdk import DAG
 from pyiceberg.catalog import load_catalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import BucketTransform
+from structlog.testing import capture_logs
 from support.dags import returned, start, task_states
 from support.forging import forge_plan
 from support.s3 import SECRET
@@ -278,6 +280,20 @@ def test_commit_and_sensor_take_a_bare_key(dag_world, run_dag):
 
     assert run.state == "success"
     assert dag_world.ids() == list(range(100))
+
+
+def test_a_sensor_says_that_nobody_has_staged_the_key_that_it_waits_for(dag_world):
+    sensor = CheckpointSensor(task_id="wait", checkpoint="oders/1")
+    said = "Nothing was staged under the key 'oders/1' yet in the store of the connection 'checkpoint_default'."
+
+    def told():
+        with capture_logs() as lines:
+            assert not sensor.poke({"ti": SimpleNamespace(map_index=-1)})
+        return any(said in str(line) for line in lines)
+
+    assert told()
+    dag_world.stage(dag_world.request("oders/1"))
+    assert not told()
 
 
 def test_a_run_may_ask_for_a_restart_and_the_rows_are_there_once(dag_world, run_dag):
