@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import traceback
 from typing import TYPE_CHECKING
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
@@ -13,14 +15,20 @@ from airflow_ckpt_provider.exceptions import CheckpointError, TerminalError, pan
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_log = logging.getLogger(__name__)
+
 
 @contextlib.contextmanager
 def airflow_errors() -> Iterator[None]:
-    """Fail the task at once for what no retry can cure; fail only the try for everything else."""
+    """Fail the task at once for what no retry can cure; fail only the try for everything else.
+
+    Decision: the errors of this package say what happened and what to do, with the user's own line. Below them Spark, Java and Rust
+    say the same once more in a hundred lines, which Airflow would show above and below it: they are logged at the level DEBUG.
+    """
     try:
         with panics_as_errors("in this task"):
             yield
-    except TerminalError as error:
-        raise AirflowFailException(f"{type(error).__name__}: {without_credentials(str(error))}") from error
     except CheckpointError as error:
-        raise AirflowException(f"{type(error).__name__}: {without_credentials(str(error))}") from error
+        _log.debug("%s", without_credentials("".join(traceback.format_exception(error))))
+        kind = AirflowFailException if isinstance(error, TerminalError) else AirflowException
+        raise kind(f"{type(error).__name__}: {without_credentials(str(error))}") from None

@@ -137,7 +137,11 @@ def _require_own_page(request: Request) -> None:
     origin = request.headers.get("origin", "")
     own = {request.headers.get("host", ""), urlsplit(conf.get("api", "base_url", fallback="")).netloc}
     site = request.headers.get("sec-fetch-site", "same-origin")
-    if urlsplit(origin).netloc not in own - {""} or site != "same-origin":
+    try:
+        sent_by = urlsplit(origin).netloc
+    except ValueError:
+        sent_by = ""
+    if sent_by not in own - {""} or site != "same-origin":
         raise HTTPException(403, "This was not sent by a page of this Airflow. Open the checkpoint in Airflow, and decide there.")
 
 

@@ -93,6 +93,10 @@ def test_the_second_call_with_a_date_resumes(terminal):
     world, airflow = terminal
     first = tasks_test(airflow, "2026-01-01")
     assert "no luck today" in first
+    # What failed is said once, with the user's own line, and nothing of what Spark and Java say above and below it.
+    assert first.count("Traceback (most recent call last)") == 1
+    assert re.search(r"ValueError: no luck today \(in split \w+: .*terminal.py, line \d+, in breaks_once\)", first)
+    assert not re.search("org.apache.spark|py4j|Caused by", first)
     checkpoint = Checkpoint.latest(world.store, IdempotenceKey("terminal/stage/2026-01-01T00:00:00+00:00/-1"))
     assert checkpoint is not None, first
     staged = checkpoint.staged_ids()

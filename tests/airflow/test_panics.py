@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import obstore
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from support.panics import SAID, panic
 
-from airflow_ckpt_provider.exceptions import NativePanicError, RetryableError, panics_as_errors
+from airflow_ckpt_provider.exceptions import RetryableError, StageFailedError, panics_as_errors
 from airflow_ckpt_provider.hooks.errors import airflow_errors
 from airflow_ckpt_provider.triggers.checkpoint import CheckpointTrigger
 
@@ -30,7 +31,24 @@ def test_on_the_driver_it_fails_the_try_with_its_text_so_that_airflow_retries():
     with pytest.raises(AirflowException, match=rf"NativePanicError.*{SAID}.*a retry goes on") as caught, airflow_errors():
         panic()
     assert not isinstance(caught.value, AirflowFailException)
-    assert isinstance(caught.value.__cause__, NativePanicError)
+    assert str(caught.value).startswith("NativePanicError: ")
+
+
+def test_an_error_is_shown_once_and_what_led_to_it_is_logged_for_those_who_ask(caplog):
+    caplog.set_level(logging.DEBUG, logger="airflow_ckpt_provider")
+
+    def fails():
+        try:
+            raise OSError("s3://key:hunter2secret@bucket/file cannot be read")
+        except OSError as error:
+            raise StageFailedError("it failed") from error
+
+    with pytest.raises(AirflowException, match=r"^StageFailedError: it failed$") as caught, airflow_errors():
+        fails()
+    assert caught.value.__suppress_context__
+    assert caught.value.__cause__ is None
+    assert "OSError: s3://" in caplog.text
+    assert "hunter2secret" not in caplog.text
 
 
 def test_what_ends_a_process_is_no_panic():

@@ -12,7 +12,6 @@ from support.dags import returned, start, task_states
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
-from airflow_ckpt_provider.exceptions import UndoneError, UndoRefusedError
 from airflow_ckpt_provider.operators.commit import CheckpointCommitOperator
 from airflow_ckpt_provider.operators.iceberg import CheckpointedIcebergWriteOperator
 from airflow_ckpt_provider.operators.undo import CheckpointUndoOperator
@@ -73,7 +72,7 @@ def test_what_was_undone_is_neither_committed_nor_waited_for(world):
     commit = CheckpointCommitOperator(task_id="commit", checkpoint="orders", table="shop.orders")
     with pytest.raises(AirflowException, match="was undone, or is about to be") as refused:
         commit.execute({"ti": SimpleNamespace(dag_id="shop", task_id="commit", run_id="manual", map_index=-1)})
-    assert isinstance(refused.value.__cause__, UndoneError)
+    assert str(refused.value).startswith("UndoneError: ")
     sensor = CheckpointSensor(task_id="landed", checkpoint="orders", until="committed")
     context = {"ti": SimpleNamespace(map_index=-1)}
     assert not sensor.poke(context)
@@ -92,6 +91,6 @@ def test_a_key_that_is_not_there_or_of_another_table_is_refused(world):
     world.stage(world.request("staged"))
     with pytest.raises(AirflowException, match="nothing of it has landed") as refused:
         undo(checkpoint="staged")
-    assert isinstance(refused.value.__cause__, UndoRefusedError)
+    assert str(refused.value).startswith("UndoRefusedError: ")
     assert world.ids() == [*range(20)]
     assert Checkpoint.latest(world.store, IdempotenceKey("staged")).header.generation == 1
