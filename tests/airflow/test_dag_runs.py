@@ -139,7 +139,7 @@ def test_a_committed_key_is_reused_and_starts_no_spark(dag_world, run_dag):
     assert dag_world.ids() == list(range(200))
 
 
-def test_log_and_link_say_where_spark_shows_what_it_does(dag_world, run_dag, capsys):
+def test_log_and_link_say_where_spark_shows_what_it_does(own_sessions, dag_world, run_dag, capsys):
     dag_world.put_files(files=1)
     linked = []
 

@@ -209,7 +209,10 @@ def links_of(dag, run):
     """The links of each task instance of a run, as the API server has them: of the serialized DAG."""
     from airflow.serialization.serialized_objects import DagSerialization
 
-    tasks = DagSerialization.from_dict(DagSerialization.to_dict(dag)).task_dict
+    with pytest.MonkeyPatch.context() as patch:
+        # Parts of Airflow that show no links turn this off, in this process, too.
+        patch.setattr(DagSerialization, "_load_operator_extra_links", True)
+        tasks = DagSerialization.from_dict(DagSerialization.to_dict(dag)).task_dict
     return {
         instance.task_id: {
             name: tasks[instance.task_id].get_extra_links(instance, name) for name in tasks[instance.task_id].extra_links
