@@ -227,6 +227,7 @@ STEPS = st.one_of(
 def test_any_history_of_writes_and_undos_is_that_of_the_model(tmp_path_factory, kind):
     @settings(
         max_examples=int(os.environ.get("UNDO_EXAMPLES", "10")),
+        derandomize=not os.environ.get("UNDO_EXAMPLES"),
         deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
