@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from airflow_ckpt_provider.checkpoint.secrets import redacted
+from airflow_ckpt_provider.checkpoint.storage_problems import storage_problem, without_structure
 from airflow_ckpt_provider.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -95,8 +96,9 @@ class StorageLocation:
             ) from error
 
     def said(self, error: Exception) -> str:
-        """What obstore says of an error, without the Rust structure that follows it and without any secret."""
-        return redacted(str(error).split("\n\nDebug source", maxsplit=1)[0], self.options)
+        """What storage says of an error, in a sentence that helps if its kind is known, and without any secret."""
+        text = str(error)
+        return redacted(storage_problem(text, self.options) or without_structure(text), self.options)
 
     def restrict(self, name: str) -> None:
         """Let those read and write a local file that the folder of this location is open to, and nobody else."""

@@ -7,6 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, ParamSpec
 
+from airflow_ckpt_provider.checkpoint.storage_problems import storage_failures_as_errors
 from airflow_ckpt_provider.exceptions import CheckpointError
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            function(*args, **kwargs)
+            with storage_failures_as_errors():
+                function(*args, **kwargs)
         except CheckpointError as error:
             print(error, file=sys.stderr)  # noqa: T201 - a command's output
             raise SystemExit(1) from error

@@ -12,6 +12,7 @@ from airflow.sdk.log import mask_secret
 from airflow_ckpt_provider.checkpoint.location import StorageLocation
 from airflow_ckpt_provider.checkpoint.secrets import secrets_in
 from airflow_ckpt_provider.checkpoint.signing import ConnectionKeys
+from airflow_ckpt_provider.checkpoint.storage_problems import StorageOptions
 from airflow_ckpt_provider.checkpoint.store import CheckpointStore
 from airflow_ckpt_provider.checkpoint.trying_out import try_out
 from airflow_ckpt_provider.exceptions import CheckpointError, InvalidInputError
@@ -109,7 +110,7 @@ class CheckpointHook(BaseHook):
         return True, f"The checkpoint store {store.uri} lists, reads, writes each object once, and removes."
 
 
-def options_of(connection: Connection) -> dict[str, str]:
+def options_of(connection: Connection) -> StorageOptions:
     """Storage options of a ``checkpoint`` connection: login, password and what its extra may hold.
 
     :raises InvalidInputError: for an extra that is not allowed.
@@ -140,7 +141,7 @@ def options_of(connection: Connection) -> dict[str, str]:
         options[login] = connection.login
     if connection.password:
         options[password] = connection.password
-    return options
+    return StorageOptions(options, connection.conn_id)
 
 
 def signer_of(connection: Connection) -> ConnectionKeys | None:
@@ -172,12 +173,13 @@ def mask_secrets(connection: Connection) -> None:
         mask_secret(secret)
 
 
-def storage_options(conn_id: str | None) -> dict[str, str]:
-    """Storage options that a source reads with; those of the environment if it names no connection."""
-    if conn_id is None:
-        return {}
-    connection = connection_or_none(conn_id, None, {CheckpointHook.conn_type})
-    return options_of(connection) if connection is not None else {}
+def storage_options(conn_id: str | None, parameter: str = "conn_id") -> StorageOptions:
+    """Storage options that a source reads with; those of the environment if it names no connection.
+
+    :param parameter: what names the connection in the DAG.
+    """
+    connection = None if conn_id is None else connection_or_none(conn_id, None, {CheckpointHook.conn_type})
+    return StorageOptions({}, None, parameter) if connection is None else options_of(connection)
 
 
 def connection_or_none(conn_id: str, default: str | None, types: set[str]) -> Connection | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_ckpt_provider.checkpoint.secrets import without_credentials
+from airflow_ckpt_provider.checkpoint.storage_problems import storage_failures_as_errors
 from airflow_ckpt_provider.exceptions import CheckpointError, TerminalError, panics_as_errors
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def airflow_errors() -> Iterator[None]:
     say the same once more in a hundred lines, which Airflow would show above and below it: they are logged at the level DEBUG.
     """
     try:
-        with panics_as_errors("in this task"):
+        with panics_as_errors("in this task"), storage_failures_as_errors():
             yield
     except CheckpointError as error:
         _log.debug("%s", without_credentials("".join(traceback.format_exception(error))))

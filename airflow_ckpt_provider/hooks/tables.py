@@ -24,7 +24,7 @@ def open_table(format_name: str, identifier: str, branch: str, conn_id: str) -> 
     if table_format.connection == "iceberg":
         opened = iceberg_catalog(conn_id)
     elif table_format.connection == "store":
-        opened = dict(CheckpointHook(conn_id).location().options)
+        opened = CheckpointHook(conn_id).location().options
     else:
-        opened = storage_options(conn_id or None)
+        opened = storage_options(conn_id or None, "lance_conn_id")
     return table_format.open(identifier, branch, opened)

@@ -82,7 +82,7 @@ def open_dataset(uri: str, options: Mapping[str, str], version: int | None = Non
         except Exception as error:
             if not isinstance(error, ValueError) or "not found" not in str(error).lower():
                 raise RetryableError(
-                    f"The Lance dataset {uri} could not be opened: {type(error).__name__}: {first_line(error)}"
+                    f"The Lance dataset {uri} could not be opened: {StorageLocation(uri, options).said(error)}"
                 ) from error
             if version is not None or not _has_versions(uri, options):
                 return None
@@ -99,8 +99,12 @@ def _has_versions(uri: str, options: Mapping[str, str]) -> bool:
     if uri.startswith("file://"):
         place = Path(address_of(uri)) / folder
         return place.is_dir() and any(name.endswith(_MANIFEST) for name in os.listdir(place))
-    listed = obstore.list(StorageLocation(uri, options).open(), folder)
-    return any(entry["path"].endswith(_MANIFEST) for chunk in listed for entry in chunk)
+    location = StorageLocation(uri, options)
+    try:
+        listed = obstore.list(location.open(), folder)
+        return any(entry["path"].endswith(_MANIFEST) for chunk in listed for entry in chunk)
+    except obstore.exceptions.BaseError as error:
+        raise RetryableError(f"The versions of the Lance dataset {uri} could not be listed: {location.said(error)}") from error
 
 
 def busy(uri: str, error: Exception) -> RetryableError:

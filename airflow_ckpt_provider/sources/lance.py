@@ -109,7 +109,7 @@ class LanceDataset:
         version = self._wanted_version()
         if self.filter is not None and not self.filter.strip():
             raise InvalidInputError(f"LanceDataset(filter={self.filter!r}): a template may have rendered to nothing.")
-        place = Place(dataset_uri(self.uri), dict(options))
+        place = Place(dataset_uri(self.uri), options)
         dataset = place.open(version)
         made = made_at(dataset).isoformat()
         self._require_readable(dataset)
@@ -145,7 +145,7 @@ class LanceDataset:
                     f"The plan in the checkpoint store does not read the version {told or first.version} of {self.uri}. The store "
                     f"was altered; nothing was read. Redo the write: {how_to_restart()}."
                 )
-            Place(dataset_uri(self.uri), dict(options)).pinned(first.version, first.made_at)
+            Place(dataset_uri(self.uri), options).pinned(first.version, first.made_at)
 
     def require_once(self, plan: Plan, options: Mapping[str, str]) -> None:
         """Refuse fragments that are read twice, or not at all; see ``AccountingSource``."""
@@ -154,13 +154,13 @@ class LanceDataset:
         # What is staged of a version that was cleaned up since stays staged.
         with contextlib.suppress(InputChangedError):
             if reads:
-                dataset = Place(dataset_uri(self.uri), dict(options)).pinned(reads[0].version, reads[0].made_at)
+                dataset = Place(dataset_uri(self.uri), options).pinned(reads[0].version, reads[0].made_at)
                 present = {f"fragment {fragment.fragment_id}" for fragment in dataset.get_fragments()}
         require_each_once((f"fragment {number}" for read in reads for number in read.fragments), self.uri, present)
 
     def news(self, plan: Plan, options: Mapping[str, str]) -> str | None:
         """Another version than the planned one; see ``ListableSource.news``."""
-        place = Place(dataset_uri(self.uri), dict(options))
+        place = Place(dataset_uri(self.uri), options)
         dataset = place.open(self._wanted_version())
         pinned = plan.source_as(PinnedVersion)
         if (dataset.version, made_at(dataset).isoformat()) == (pinned.version, pinned.made_at):
@@ -169,13 +169,13 @@ class LanceDataset:
 
     def schema(self, plan: Plan, options: Mapping[str, str]) -> pa.Schema | None:
         """Columns of the rows."""
-        place = Place(dataset_uri(self.uri), dict(options))
+        place = Place(dataset_uri(self.uri), options)
         dataset = place.open(plan.source_as(PinnedVersion).version)
         return dataset.scanner(columns=self.columns, filter=self.filter, blob_handling=BLOBS).projected_schema
 
     def reader(self, options: Mapping[str, str]) -> LanceReader:
         """What executors read with."""
-        return LanceReader(Place(dataset_uri(self.uri), dict(options)), self.columns, self.filter)
+        return LanceReader(Place(dataset_uri(self.uri), options), self.columns, self.filter)
 
     def _wanted_version(self) -> int | None:
         if self.version is None:

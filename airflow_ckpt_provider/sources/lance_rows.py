@@ -114,7 +114,7 @@ class DatasetRows:
         return RowsReader(self._place(options), self.columns)
 
     def _place(self, options: Mapping[str, str]) -> Place:
-        return Place(dataset_uri(self.uri), dict(options))
+        return Place(dataset_uri(self.uri), options)
 
 
 class RowsReader:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_ckpt_provider.checkpoint.state import State
+from airflow_ckpt_provider.checkpoint.storage_problems import storage_failures_as_errors
 from airflow_ckpt_provider.exceptions import RetryableError, TerminalError, panics_as_errors, terminal_error
 from airflow_ckpt_provider.hooks.lookup import OwnConnections, reached
 
@@ -84,7 +85,7 @@ class CheckpointTrigger(BaseTrigger):
 
     def _reached(self, pointer: str | Reference) -> bool:
         connections = OwnConnections.said_by(self)
-        with panics_as_errors("while a checkpoint was looked at"):
+        with panics_as_errors("while a checkpoint was looked at"), storage_failures_as_errors():
             return reached(pointer, State(self.until), connections)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from airflow.models.log import Log
 from airflow.utils.session import create_session
 
+from airflow_ckpt_provider.checkpoint.storage_problems import storage_failures_as_errors
 from airflow_ckpt_provider.exceptions import InvalidInputError, panics_as_errors
 from airflow_ckpt_provider.hooks.catalog import DEFAULT_CONN_ID
 from airflow_ckpt_provider.hooks.lookup import OwnConnections, table_of
@@ -40,14 +41,14 @@ class Decision(NamedTuple):
 
         :raises CheckpointError: if it cannot be done.
         """
-        with panics_as_errors("in the API server"):
+        with panics_as_errors("in the API server"), storage_failures_as_errors():
             return announce(self.action, self.checkpoint, self._table_of)
 
     def perform(self) -> str:
         """Do it, and say what to do next. It is in the audit log before it is done."""
         said = self.announce()
         self._log(said)
-        with panics_as_errors("in the API server"):
+        with panics_as_errors("in the API server"), storage_failures_as_errors():
             return perform(self.action, self.checkpoint, self._table_of, self.viewer.name)
 
     @property

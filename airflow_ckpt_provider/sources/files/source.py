@@ -208,13 +208,15 @@ class Files:
 
     def reader(self, options: Mapping[str, str]) -> FilesReader:
         """What executors read these files with."""
-        return FilesReader(normal_uri(self.uri), self.format, self.columns, self.filter, dict(options))
+        return FilesReader(normal_uri(self.uri), self.format, self.columns, self.filter, options)
 
 
 class FilesReader:
     """Reads splits of ``Files`` on an executor. Picklable."""
 
-    def __init__(self, uri: str, format_name: str, columns: list[str] | None, rows: Filter | None, options: dict[str, str]) -> None:
+    def __init__(
+        self, uri: str, format_name: str, columns: list[str] | None, rows: Filter | None, options: Mapping[str, str]
+    ) -> None:
         self._uri = uri
         self._format = format_name
         self._columns = columns

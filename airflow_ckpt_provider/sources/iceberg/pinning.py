@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
+from airflow_ckpt_provider.checkpoint.storage_problems import storage_problem
 from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
     RetryableError,
@@ -48,7 +49,8 @@ def open_table(name: str, options: Mapping[str, str]) -> Table:
             "the connection of the source."
         ) from error
     except Exception as error:
-        raise RetryableError(f"The Iceberg table {name} could not be loaded: {type(error).__name__}: {error}") from error
+        said = storage_problem(str(error)) or f"{type(error).__name__}: {error}"
+        raise RetryableError(f"The Iceberg table {name} could not be loaded from the catalog {catalog_name!r}: {said}") from error
 
 
 def pin(table: Table, snapshot_id: int | None, as_of: datetime | None, branch: str | None) -> Pin:

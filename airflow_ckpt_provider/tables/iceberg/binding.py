@@ -8,6 +8,7 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import TableBinding
 from airflow_ckpt_provider.checkpoint.location import refuse_credentials
+from airflow_ckpt_provider.checkpoint.storage_problems import storage_problem
 from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
     RetryableError,
@@ -70,7 +71,7 @@ class NamedTable:
         except Exception as error:
             raise RetryableError(
                 f"The Iceberg table {self.identifier} could not be loaded from the catalog {self.catalog.name!r}: "
-                f"{type(error).__name__}: {first_line(error)}"
+                f"{storage_problem(str(error)) or f'{type(error).__name__}: {first_line(error)}'}"
             ) from error
         self._require_writable(table)
         return table

@@ -59,7 +59,7 @@ class NamedDataset:
 
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
         self.identifier = dataset_uri(uri)
-        self.files = DatasetFiles(self.identifier, dict(options or {}))
+        self.files = DatasetFiles(self.identifier, options or {})
 
     def load(self) -> LanceDataset:
         """The dataset as it is now.

@@ -42,7 +42,7 @@ class RowsTable:
 
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
         self.identifier = _folder_uri(uri)
-        self.folder = RowsFolder(self.identifier, dict(options or {}))
+        self.folder = RowsFolder(self.identifier, options or {})
 
     def make(self, schema: pa.Schema) -> TableFacts:
         """Make the folder, unless it is made already; its columns stay what they are."""
