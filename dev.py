@@ -82,6 +82,7 @@ MATRIX: dict[str, tuple[dict[str, str], list[str]]] = {
     "lance-load": ({"ROUNDS": "20"}, ["tests/protocol/races/test_lance_mixed_load.py"]),
     "undo": ({"UNDO_EXAMPLES": "300"}, ["tests/protocol/histories/test_undo.py"]),
     "undo-crashes": ({"UNDO_ALL": "1"}, ["tests/protocol/crash/test_undo.py"]),
+    "streams": ({"STREAM_KILLS": "50", "STREAM_BATCHES": "200"}, ["tests/spark/test_stream_kills.py"]),
     "live": ({"LIVE_ALL": "1"}, ["tests/airflow/test_live.py"]),
     "crashes": (
         {"CRASH_ALL": "1"},

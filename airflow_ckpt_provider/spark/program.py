@@ -125,9 +125,9 @@ def checkpointed_write(
     engine = SessionEngine(spark)
     opened_store = store_at(store, store_options)
     require_shared_store(opened_store, engine.target)
-    written = _table(spark, engine, table, uri, branch, catalog, storage_options)
+    written = table_of_session(spark, engine, table, uri, branch, catalog, storage_options)
     source = SparkDataFrame(
-        _Given(frame),
+        GivenFrame(frame, "checkpointed_write"),
         id_column,
         buckets,
         recover=recover,
@@ -153,7 +153,7 @@ def checkpointed_write(
         sample=lambda: source.session_sample(spark),
         restart_token=restart,
     )
-    return _stage(WriteAttempt(opened_store, written, request), engine, StageLog(_log, missing_columns))
+    return staged(WriteAttempt(opened_store, written, request), engine, StageLog(_log, missing_columns))
 
 
 def commit(
@@ -240,7 +240,8 @@ def _require_told(checkpoint: Checkpoint, table: Table, mode: str | None) -> Non
         )
 
 
-def _stage(attempt: WriteAttempt, engine: SessionEngine, says: StageLog) -> Reference:
+def staged(attempt: WriteAttempt, engine: SessionEngine, says: StageLog) -> Reference:
+    """Stage what is missing of a write in the session of an engine, and seal it."""
     checkpoint = attempt.checkpoint
     says.opened(attempt)
     if attempt.commit is not None:
@@ -261,13 +262,15 @@ def _stage(attempt: WriteAttempt, engine: SessionEngine, says: StageLog) -> Refe
     return made
 
 
-class _Given:
-    """A DataFrame that is there, where operators have a function that makes one."""
+class GivenFrame:
+    """A DataFrame that is there, where operators have a function that makes one.
 
-    __name__ = __qualname__ = "checkpointed_write"
+    :param name: what messages call it.
+    """
 
-    def __init__(self, frame: DataFrame) -> None:
+    def __init__(self, frame: DataFrame, name: str) -> None:
         self._frame = frame
+        self.__name__ = self.__qualname__ = name
 
     def __call__(self, spark: SparkSession) -> DataFrame:
         del spark
@@ -279,7 +282,7 @@ def _plan_digest(spark: SparkSession, frame: DataFrame) -> str:
     return hashlib.sha256(re.sub(COLUMN_NUMBERS, "#", analyzed_plan(spark, frame)).encode()).hexdigest()
 
 
-def _table(
+def table_of_session(
     spark: SparkSession,
     engine: SessionEngine,
     table: str | None,
@@ -288,9 +291,13 @@ def _table(
     catalog: Mapping[str, str] | None,
     storage_options: Mapping[str, str] | None,
 ) -> Table:
-    """The table that is written to."""
+    """The table that a program writes to.
+
+    :param table: an Iceberg table; with the name of a catalog of the session before it, if ``catalog`` is None.
+    :param uri: a Lance dataset, in place of it.
+    """
     if (table is None) is (uri is None):
-        raise InvalidInputError("checkpointed_write takes either table=, an Iceberg table, or uri=, a Lance dataset.")
+        raise InvalidInputError("A write takes either table=, an Iceberg table, or uri=, a Lance dataset.")
     if uri is not None:
         if catalog is not None or branch != MAIN:
             raise InvalidInputError("catalog= and branch= belong to an Iceberg table, and uri= is a Lance dataset.")

@@ -77,7 +77,11 @@ def require_watermarks(watermark_of: Callable[[str], JsonObject | None], writes:
 
 def watermark_text(watermark: JsonObject | None) -> str:
     """A watermark, for messages."""
-    return "the beginning" if watermark is None else f"snapshot {watermark.get('snapshot_id')}"
+    if watermark is None:
+        return "the beginning"
+    if "batch" in watermark:
+        return f"micro-batch {watermark['batch']} of the query {watermark.get('query')}"
+    return f"snapshot {watermark.get('snapshot_id')}"
 
 
 def has_watermark(plan: Plan, *, replaces: bool) -> bool:

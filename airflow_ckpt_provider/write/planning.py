@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.checkpoint.rejected import with_their_splits
 from airflow_ckpt_provider.sources.protocol import AccountingSource, LookingSource, ReplanningSource, SharedSource
@@ -119,7 +121,12 @@ class Planning:
             self._own_plan = write.pin(wanted)
 
     def pin_staged(self, plan: Plan) -> None:
-        """Pin a plan whose splits are all staged, as the round that is sealed next, behind those that others have pinned."""
+        """Pin a plan whose splits are all staged, as the round that is sealed next, behind those that others have pinned.
+
+        How far its source is read by that, the source itself says.
+        """
+        planned = self._source_plan.get(self._write.header.replaces)
+        plan = msgspec.structs.replace(plan, increment=planned.increment)
         while self._write.pin(plan) is not plan:
             pass
 

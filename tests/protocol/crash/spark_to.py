@@ -15,7 +15,7 @@ from support.world import World
 
 from airflow_ckpt_provider.exceptions import CheckpointError
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
-from airflow_ckpt_provider.spark import checkpointed_write, commit
+from airflow_ckpt_provider.spark import checkpointed_batches, checkpointed_write, commit
 from airflow_ckpt_provider.spark.engine import SparkEngine, planned_in
 from airflow_ckpt_provider.spark.session import SparkTarget, quiet
 from airflow_ckpt_provider.write.pieces import SaveEvery
@@ -45,6 +45,9 @@ BUCKETS = 4
 
 #: How a DataFrame is recovered of whose buckets pieces are saved, every so many rows.
 PIECES, SAVE = "pieces", 30
+
+#: Files that a micro-batch takes.
+STREAM_FILES = 4
 
 
 def write(world: World, recover: str = "") -> tuple[Settled, set[str]]:
@@ -88,11 +91,28 @@ def saved(world: World) -> None:
     _input(world).write.format("checkpointed").mode("append").options(**options).save()
 
 
+def streamed(world: World, mode: str) -> None:
+    """All input files, ``STREAM_FILES`` in each micro-batch, by a streaming query; on from where Spark says that it was."""
+    keys = {"upsert_keys": ["id"]} if mode == "upsert" else {}
+    catalog = world.catalog_properties
+    function = checkpointed_batches(
+        table="shop.orders", catalog=catalog, store=world.store.uri, key="orders", mode=mode, buckets=BUCKETS, **keys
+    )
+    stream = _session().readStream.schema("id long, value double, kind string, at timestamp_ntz")
+    frame = stream.option("maxFilesPerTrigger", str(STREAM_FILES)).parquet(str(world.input))
+    query = frame.writeStream.foreachBatch(function).option("checkpointLocation", str(world.root / "stream"))
+    query.trigger(availableNow=True).start().awaitTermination()
+
+
 def _input(world: World) -> DataFrame:
+    return _session().read.parquet(str(world.input))
+
+
+def _session() -> SparkSession:
     builder = SparkSession.builder.master(TARGET.master)
     for name, value in TARGET.conf.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate().read.parquet(str(world.input))
+    return builder.getOrCreate()
 
 
 def main(root: str, kill_the_driver: str, how: str = "") -> None:
@@ -101,6 +121,8 @@ def main(root: str, kill_the_driver: str, how: str = "") -> None:
     try:
         if how == "program":
             program(World(Path(root)))
+        elif how in {"append", "upsert"}:
+            streamed(World(Path(root)), how)
         elif how == "format":
             quiet()
             saved(World(Path(root)))

@@ -23,7 +23,8 @@ from protocol.crash.exactly_once import (
     generations,
     own_snapshots,
 )
-from protocol.crash.spark_to import BUCKETS, PIECES, TARGET, program, saved, write
+from protocol.crash.spark_to import BUCKETS, PIECES, STREAM_FILES, TARGET, program, saved, streamed, write
+from support.readers import duckdb_rows
 from support.world import World
 
 from airflow_ckpt_provider.checkpoint.pieces import pieces_of
@@ -32,6 +33,9 @@ from airflow_ckpt_provider.spark.session import spark_session
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
 SPLITS = 8
+
+#: Micro-batches of a stream.
+BATCHES = SPLITS // STREAM_FILES
 IDS = list(range(SPLITS * 50))
 
 TESTS = Path(__file__).resolve().parents[2]
@@ -91,6 +95,13 @@ PROGRAM = effects("after put g1/staged#3", more=every(EFFECTS))
 
 #: The same for a save in the format ``checkpointed``, whose partitions are Spark's own.
 FORMAT = effects("after put g1/staged#3", more=every({effect: min(count, 4) for effect, count in EFFECTS.items()}))
+
+#: The same for the micro-batches of a stream, of which each has all effects of a write; an upsert takes more rounds.
+STREAM_EFFECTS = every(dict.fromkeys(EFFECTS, BATCHES))
+STREAM = {
+    "append": effects("after put g1/seal#2", "after close metadata#2", more=STREAM_EFFECTS),
+    "upsert": effects("after commit of the table#1", more=STREAM_EFFECTS),
+}
 
 
 @pytest.fixture(scope="module")
@@ -235,6 +246,18 @@ def test_a_save_that_is_killed_with_all_that_it_started_lands_its_rows_once_when
         saved(world)
         assert_exactly_once(world, IDS)
     assert before.published.items() <= Midway.of(world).published.items()
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+@pytest.mark.parametrize(("mode", "fatal"), [(mode, fatal) for mode, points in STREAM.items() for fatal in points])
+def test_a_stream_that_is_killed_with_all_that_it_started_lands_each_batch_once_when_it_is_run_again(world, tmp_path, mode, fatal):
+    kill(world, tmp_path / "ledger", fatal, mode)
+    for _ in range(2):
+        streamed(world, mode)
+        assert duckdb_rows(world.table(), "select id from rows order by id") == [(number,) for number in IDS]
+        keys = [snapshot.summary["airflow.checkpoint.key"] for snapshot in world.table().snapshots()]
+        assert (len(keys), len(set(keys))) == (BATCHES, BATCHES)
 
 
 def kill(world, ledger, fatal, *how):
