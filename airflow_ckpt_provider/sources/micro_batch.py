@@ -1,12 +1,12 @@
 """A micro-batch of a streaming query: rows that Spark hands over under a number, and again under the same one after a failure.
 
-How far a stream has come stands in the table, as the watermark of a task that follows a growing source does: the commit of a batch
-sets it to the query and the batch. So the table alone tells which batches have landed, for as long as it exists, whatever becomes of
-the checkpoint store and of the query's own checkpoint location.
+How far a stream has come stands in the table, as the watermark of a task that follows a growing source does: the commit of a
+batch sets it to the query and the batch. So the table alone tells which batches have landed, for as long as it exists, whatever
+becomes of the checkpoint store and of the query's own checkpoint location.
 
-Decision: a query whose checkpoint location was lost is another query. It begins with batch 0 and reads its source from wherever it is
-told to, so that Spark cannot say which of its rows have landed. It is refused until the user says that its rows are new. From then on
-the query before it is refused, which may still be running somewhere.
+Decision: a query whose checkpoint location was lost is another query. It begins with batch 0 and reads its source from wherever
+it is told to, so that Spark cannot say which of its rows have landed. It is refused until the user says that its rows are new.
+From then on the query before it is refused, which may still be running somewhere.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class MicroBatch:
             raise InputChangedError(
                 f"The stream {self.stream!r} has landed the micro-batches of the query {self.query} up to number {place.batch}, "
                 f"and Spark begins again with {self.batch}: the query's checkpoint location was set back to an earlier state, so "
-                "that its batches need not have the rows that they had. Nothing was written. Restore the newest state of the checkpoint "
-                "location; or look up to where the rows of the source are in the table, begin a new query there with another "
-                "checkpointLocation, and say new_query=True."
+                "that its batches need not have the rows that they had. Nothing was written. Restore the newest state of the "
+                "checkpoint location; or look up to where the rows of the source are in the table, begin a new query there with "
+                "another checkpointLocation, and say new_query=True."
             )
         return True
 
@@ -117,8 +117,8 @@ class MicroBatch:
         if self.query in place.earlier:
             raise BindingMismatchError(
                 f"The stream {self.stream!r} is written by the query {place.query} since it was told that its rows are new, and "
-                f"this is the query {self.query}, from before. Nothing was written. Stop this query; to write both, give each a key of "
-                "its own."
+                f"this is the query {self.query}, from before. Nothing was written. Stop this query; to write both, give each a "
+                "key of its own."
             )
         if place.query != self.query and not self.new_query:
             raise BindingMismatchError(

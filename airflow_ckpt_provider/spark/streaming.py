@@ -1,12 +1,12 @@
 """``checkpointed_batches``: what ``foreachBatch`` of a streaming query is given, so that each of its micro-batches lands once.
 
-Spark promises that a micro-batch which failed, or whose end is not recorded, is handed over again under the same number. It does not
-promise that nothing of it was written before. So the commit of a batch says in the table which query and batch it is, and a batch
-that the table knows is not written again; see ``sources.micro_batch``.
+Spark promises that a micro-batch which failed, or whose end is not recorded, is handed over again under the same number. It does
+not promise that nothing of it was written before. So the commit of a batch says in the table which query and batch it is, and a
+batch that the table knows is not written again; see ``sources.micro_batch``.
 
-Decision: what an execution of a batch has staged before it failed is not taken over by the next one, unless the user asks for it by
-``recover="buckets"``. The code that computes the rows of a batch is not seen here, and may be other code after a restart. Batches are
-small, and two executions that are never mixed are exact whatever the query does.
+Decision: what an execution of a batch has staged before it failed is not taken over by the next one, unless the user asks for it
+by ``recover="buckets"``. The code that computes the rows of a batch is not seen here, and may be other code after a restart.
+Batches are small, and two executions that are never mixed are exact whatever the query does.
 """
 
 from __future__ import annotations

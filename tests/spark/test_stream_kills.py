@@ -69,8 +69,8 @@ def test_a_stream_that_is_killed_at_random_moments_lands_each_batch_once(tmp_pat
         process.wait()
         killed += 1
         here = landed(world, uri)
-        assert here == everything[: len(here)]
-        assert len(here) % EACH == 0
+        # Whole batches, each once; Spark takes files of one moment in any order.
+        assert here == [number for number in everything if number // EACH in {landed // EACH for landed in here}]
     process = started(world, uri)
     assert process.wait(600) == 0, (world.root / "stderr").read_text()[-2000:]
     assert killed == KILLS
