@@ -19,6 +19,7 @@ from benchmarks import (
     history,
     lance,
     memory,
+    micro_batches,
     overwrite,
     partitioned,
     partitions,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
-SECTIONS = "abcdefghijklmnopqrstuvwxy"
+SECTIONS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def main() -> int:
@@ -125,7 +126,7 @@ def _on_lance(options: argparse.Namespace, files: dict[float, Path], report: Rep
 
 def _with_spark(options: argparse.Namespace, files: dict[float, Path], report: Report) -> None:
     """What is measured in one session."""
-    if not set("acopqstxy") & set(options.only):
+    if not set("acopqstxyz") & set(options.only):
         return
     with session() as spark:
         if "a" in options.only:
@@ -165,6 +166,9 @@ def _many_small(spark: SparkSession, options: argparse.Namespace, report: Report
     if "y" in options.only:
         report.begin("(y) an upsert of thousands of small files")
         report.add(small_files.measure(spark, options.cache, options.repeats), small_files.NOTE)
+    if "z" in options.only:
+        report.begin("(z) micro-batches of a stream")
+        report.add(micro_batches.measure(spark, options.cache), micro_batches.NOTE)
 
 
 def _options() -> argparse.Namespace:

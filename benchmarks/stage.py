@@ -65,7 +65,13 @@ class Place:
     @property
     def catalog(self) -> Catalog:
         """The catalog, opened anew, as each task does."""
-        return load_catalog("benchmarks", type="sql", uri=f"sqlite:///{self.root}/catalog.db", warehouse=f"file://{self.warehouse}")
+        return load_catalog(**self.catalog_properties)
+
+    @property
+    def catalog_properties(self) -> dict[str, str]:
+        """How others open the catalog."""
+        where = {"uri": f"sqlite:///{self.root}/catalog.db", "warehouse": f"file://{self.warehouse}"}
+        return {"name": "benchmarks", "type": "sql"} | where
 
     def create_table(self, name: str, schema: Schema, spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC) -> Table:
         """An empty table ``bench.<name>``."""
