@@ -27,6 +27,7 @@ from airflow_ckpt_provider.operators.identity import continues, default_key, ins
 from airflow_ckpt_provider.operators.lineage.facts import Lineage
 from airflow_ckpt_provider.operators.lineage.told import TellsLineage
 from airflow_ckpt_provider.operators.links import CheckpointLink, LinkedCheckpoint, SparkUiLink, show_checkpoint, show_spark_ui
+from airflow_ckpt_provider.operators.making import require_made_once
 from airflow_ckpt_provider.operators.uncommitted import why_uncommitted
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.sources.frame_transform import FrameTransform
@@ -309,7 +310,9 @@ class CheckpointedWriteOperator(TellsLineage, BaseOperator):
             sample=_sample(source, options, engine),
             restart_token=restart_token(context),
         )
-        return WriteAttempt(store, self._table(key, store), request)
+        table = self._table(key, store)
+        require_made_once(context, store, table, request)
+        return WriteAttempt(store, table, request)
 
     def _starting(self, target: SparkTarget) -> None:
         self.log.info("Starting a session on %s.", target.name)

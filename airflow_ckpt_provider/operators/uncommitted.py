@@ -28,7 +28,7 @@ def why_uncommitted(stage: BaseOperator | MappedOperator) -> str | None:
     :param stage: without a key of its own, under which another DAG could commit.
     """
     following: list[Any] = list(stage.get_flat_relatives(upstream=False))
-    if any(issubclass(_kind_of(task), CheckpointCommitOperator) for task in following):
+    if commits_after(stage):
         return None
     if any(_takes(task, stage) for task in following if _kind_of(task).__module__.partition(".")[0] != _OURS):
         return None
@@ -37,6 +37,12 @@ def why_uncommitted(stage: BaseOperator | MappedOperator) -> str | None:
         "runs after it, and no other task takes its output. Add CheckpointCommitOperator(task_id=..., checkpoint=<stage>.output). "
         "If another DAG commits them by their key, say that key with idempotence_key."
     )
+
+
+def commits_after(stage: BaseOperator | MappedOperator) -> list[Any]:
+    """The tasks of a DAG that run after a stage and commit."""
+    following: list[Any] = list(stage.get_flat_relatives(upstream=False))
+    return [task for task in following if issubclass(_kind_of(task), CheckpointCommitOperator)]
 
 
 def _kind_of(task: Any) -> type:  # noqa: ANN401 - an operator, mapped or not

@@ -91,10 +91,18 @@ def given(modes: Mapping[str, type[ModeParameters]], mode: str, values: Mapping[
     chosen = {name: plain(fields[name], value) for name, value in values.items() if value is not None}
     for name in chosen:
         if name not in fields_of(modes[mode]):
-            takes = next(other for other, kind in modes.items() if name in fields_of(kind))
-            raise InvalidInputError(f"{name} belongs to mode={takes!r}; this is mode={mode!r}.")
+            takes = [repr(other) for other, kind in modes.items() if name in fields_of(kind)]
+            where = f"mode={takes[0]}" if len(takes) == 1 else f"the modes {', '.join(takes[:-1])} and {takes[-1]}"
+            raise InvalidInputError(f"{name} belongs to {where}; this is mode={mode!r}.{_instead(name, mode)}")
     told(modes[mode], chosen, mode)
     return chosen
+
+
+def _instead(name: str, mode: str) -> str:
+    """What to do where a mode does not make the table that it finds missing; empty for other parameters."""
+    if name != CREATE_IF_MISSING or mode == "create":
+        return ""
+    return " Let the first write be mode='create', or another one that takes it, and begin with this mode on what it has made."
 
 
 def of_creation(created: ModeParameters, parameters: Iterable[str], *, is_asked: bool) -> str | None:

@@ -35,6 +35,33 @@ def in_a_mapped_group(sources):
     return each.expand(source=sources)
 
 
+def test_mapped_instances_that_would_each_make_the_one_table_are_refused_before_anything_is_stored(dag_world, run_dag):
+    dag_world.put_files(files=2)
+    sources = [f"{dag_world.input}/{number}.parquet" for number in range(2)]
+    asked = {"table": "shop.fresh", "create_if_missing": True}
+    with DAG("all_make_it", schedule=None, start_date=start()) as dag:
+        staged = CheckpointedIcebergWriteOperator.partial(task_id="stage", **asked).expand(source=sources)
+        CheckpointCommitOperator(task_id="commit", checkpoint=staged.output)
+    assert task_states(run_dag(dag)) == {"stage[0]": "failed", "stage[1]": "failed", "commit": "upstream_failed"}
+    assert list((dag_world.root / "store").rglob("*.json")) == []
+    assert not dag_world.catalog.table_exists("shop.fresh")
+    # Made beforehand, it takes them in one commit.
+    dag_world.create_table("shop.fresh")
+    assert set(task_states(run_dag(dag)).values()) == {"success"}
+    assert len(dag_world.table("shop.fresh").snapshots()) == 1
+
+
+def test_one_mapped_instance_makes_the_table(dag_world, run_dag):
+    dag_world.put_files(files=1)
+    with DAG("alone", schedule=None, start_date=start()) as dag:
+        staged = CheckpointedIcebergWriteOperator.partial(task_id="stage", table="shop.fresh", create_if_missing=True).expand(
+            source=[f"{dag_world.input}/0.parquet"]
+        )
+        CheckpointCommitOperator(task_id="commit", checkpoint=staged.output)
+    assert set(task_states(run_dag(dag)).values()) == {"success"}
+    assert dag_world.table("shop.fresh").scan().to_arrow().num_rows == 100
+
+
 @pytest.mark.parametrize("mapped", [expanded, expanded_by_kwargs, in_a_mapped_group])
 def test_a_commit_that_runs_though_the_last_instance_failed_refuses_to_leave_it_out(dag_world, run_dag, mapped):
     dag_world.put_files(files=1)

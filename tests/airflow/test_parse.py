@@ -44,6 +44,14 @@ def test_every_mode_is_taken_with_its_parameters():
     stage(mode="{{ params.mode }}", upsert_keys=["id"])
 
 
+def test_a_mode_that_makes_no_table_says_which_do():
+    takes = "the modes 'append' and 'overwrite'; this is mode='upsert'"
+    with pytest.raises(InvalidInputError, match=takes):
+        CheckpointedLanceWriteOperator(
+            task_id="stage", uri="/lake/o.lance", source="/in/*", mode="upsert", upsert_keys=["id"], create_if_missing=True
+        )
+
+
 @pytest.mark.parametrize(
     ("operator", "name"), [(CheckpointedIcebergWriteOperator, "iceberg"), (CheckpointedLanceWriteOperator, "lance")]
 )
