@@ -27,6 +27,7 @@ from airflow_ckpt_provider.operators.identity import continues, default_key, ins
 from airflow_ckpt_provider.operators.lineage.facts import Lineage
 from airflow_ckpt_provider.operators.lineage.told import TellsLineage
 from airflow_ckpt_provider.operators.links import CheckpointLink, LinkedCheckpoint, SparkUiLink, show_checkpoint, show_spark_ui
+from airflow_ckpt_provider.operators.stopping import said_of_a_stop, staged_so_far
 from airflow_ckpt_provider.operators.uncommitted import why_uncommitted
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.sources.frame_transform import FrameTransform
@@ -128,6 +129,7 @@ class CheckpointedWriteOperator(TellsLineage, BaseOperator):
         self._rounds: Rounds | None = None
         self._engine: SparkEngine | None = None
         self._killed = False
+        self._checkpoint: Checkpoint | None = None
         self._follow(source)
 
     def _follow(self, source: object) -> None:
@@ -190,7 +192,8 @@ class CheckpointedWriteOperator(TellsLineage, BaseOperator):
         """Stage what is missing, seal, and return the reference."""
         with airflow_errors():
             try:
-                output = self._execute(context)
+                with said_of_a_stop(lambda: self._killed, lambda: staged_so_far(self._checkpoint)):
+                    output = self._execute(context)
             except EmptyInputError as error:
                 if self.if_empty == "skip":
                     raise AirflowSkipException(str(error)) from error
@@ -204,6 +207,7 @@ class CheckpointedWriteOperator(TellsLineage, BaseOperator):
         if self._engine is not None:
             self._engine.cancel()
         if self._rounds is not None:
+            # Airflow may kill the task before it can say what stays.
             self.log.info("Stopping the Spark job. Splits staged so far stay staged.")
             self._rounds.cancel()
 
@@ -225,7 +229,7 @@ class CheckpointedWriteOperator(TellsLineage, BaseOperator):
             if self._killed:
                 engine.cancel()
             attempt = self._open(context, key, engine)
-            checkpoint = attempt.checkpoint
+            checkpoint = self._checkpoint = attempt.checkpoint
             says.opened(attempt)
             self.linked_checkpoints = [LinkedCheckpoint(key.value, self.checkpoint_conn_id, checkpoint.header.generation)]
             lineage = self._lineage = Lineage(self.log)
