@@ -180,6 +180,10 @@ class StageFailedError(RetryableError):
     """Spark tasks failed. The splits they did publish stay staged; a retry writes only the others."""
 
 
+class StoppedError(StageFailedError):
+    """Somebody has stopped the task: with Ctrl-C, or by marking it in Airflow. What is staged stays."""
+
+
 class NativePanicError(RetryableError):
     """Native code of a library, such as Lance's, gave up in the middle of its work."""
 

@@ -19,6 +19,7 @@ from airflow_ckpt_provider.operators.identity import origin_of
 from airflow_ckpt_provider.operators.lineage.facts import Lineage
 from airflow_ckpt_provider.operators.lineage.told import TellsLineage
 from airflow_ckpt_provider.operators.links import CheckpointLink, LinkedCheckpoint, SparkUiLink, show_spark_ui
+from airflow_ckpt_provider.operators.stopping import said_of_a_stop
 from airflow_ckpt_provider.spark.checks.check import parse_checks
 from airflow_ckpt_provider.spark.checks.run import CheckRun
 from airflow_ckpt_provider.spark.engine import web_ui_of
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.spark.checks.run import Outcome
     from airflow_ckpt_provider.tables.table import Table
     from airflow_ckpt_provider.write.staged_files import CheckCost
+
+#: What stays of a commit that was stopped.
+_STOPPED = "stopped; all that is staged stays; the next try looks into the table's history whether the commit has landed"
 
 
 class CheckpointCommitOperator(TellsLineage, BaseOperator):
@@ -134,7 +138,7 @@ class CheckpointCommitOperator(TellsLineage, BaseOperator):
 
     def execute(self, context: Context) -> Reference | list[Reference]:
         """Commit, and return what was committed."""
-        with airflow_errors():
+        with airflow_errors(), said_of_a_stop(lambda: self._killed, lambda: _STOPPED):
             output = self._execute(context)
             self.log.info("This task hands on:\n%s", as_text(output))
             return output

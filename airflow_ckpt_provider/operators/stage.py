@@ -28,6 +28,7 @@ from airflow_ckpt_provider.operators.lineage.facts import Lineage
 from airflow_ckpt_provider.operators.lineage.told import TellsLineage
 from airflow_ckpt_provider.operators.links import CheckpointLink, LinkedCheckpoint, SparkUiLink, show_checkpoint, show_spark_ui
 from airflow_ckpt_provider.operators.making import require_made_once
+from airflow_ckpt_provider.operators.stopping import said_of_a_stop, staged_so_far
 from airflow_ckpt_provider.operators.uncommitted import why_uncommitted
 from airflow_ckpt_provider.sources import Files
 from airflow_ckpt_provider.sources.frame_transform import FrameTransform
@@ -129,6 +130,7 @@ class CheckpointedWriteOperator(TellsLineage, BaseOperator):
         self._rounds: Rounds | None = None
         self._engine: SparkEngine | None = None
         self._killed = False
+        self._checkpoint: Checkpoint | None = None
         self._follow(source)
 
     def _follow(self, source: object) -> None:
@@ -191,7 +193,8 @@ class CheckpointedWriteOperator(TellsLineage, BaseOperator):
         """Stage what is missing, seal, and return the reference."""
         with airflow_errors():
             try:
-                output = self._execute(context)
+                with said_of_a_stop(lambda: self._killed, lambda: staged_so_far(self._checkpoint)):
+                    output = self._execute(context)
             except EmptyInputError as error:
                 if self.if_empty == "skip":
                     raise AirflowSkipException(str(error)) from error
@@ -205,6 +208,7 @@ class CheckpointedWriteOperator(TellsLineage, BaseOperator):
         if self._engine is not None:
             self._engine.cancel()
         if self._rounds is not None:
+            # Airflow may kill the task before it can say what stays.
             self.log.info("Stopping the Spark job. Splits staged so far stay staged.")
             self._rounds.cancel()
 
@@ -226,7 +230,7 @@ class CheckpointedWriteOperator(TellsLineage, BaseOperator):
             if self._killed:
                 engine.cancel()
             attempt = self._open(context, key, engine)
-            checkpoint = attempt.checkpoint
+            checkpoint = self._checkpoint = attempt.checkpoint
             says.opened(attempt)
             self.linked_checkpoints = [LinkedCheckpoint(key.value, self.checkpoint_conn_id, checkpoint.header.generation)]
             lineage = self._lineage = Lineage(self.log)

@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.exceptions import InvalidInputError, RetryableError
+from airflow_ckpt_provider.exceptions import InvalidInputError, RetryableError, StoppedError
 
 if TYPE_CHECKING:
     import threading
@@ -48,7 +48,7 @@ def require_reachable(remote: str, conn_id: str, stopping: threading.Event) -> N
                 return
         ready.cancel()
     if stopping.is_set():
-        raise RetryableError("It was stopped while it waited for Spark Connect.")
+        raise StoppedError("It was stopped while it waited for Spark Connect.")
     raise RetryableError(
         f"Spark Connect at {builder.endpoint} cannot be reached: it did not answer within {PATIENCE_S:.0f} s. Check host and port "
         f"of {named}, that the server runs, and use_ssl=true in the connection's extra if it takes TLS only. Nothing was written."

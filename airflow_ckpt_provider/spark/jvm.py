@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 import psutil
 
 from airflow_ckpt_provider.checkpoint.secrets import is_secret, without_credentials
-from airflow_ckpt_provider.exceptions import StageFailedError
+from airflow_ckpt_provider.exceptions import StoppedError
 from airflow_ckpt_provider.spark.java import require_java
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Starting:
     def __enter__(self) -> Self:
         self._before = {process.pid for process in _children()}
         if self.stopping.is_set():
-            raise StageFailedError("It was stopped before a Spark session was started.")
+            raise StoppedError("It was stopped before a Spark session was started.")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -65,7 +65,7 @@ class Starting:
             self._kill()
         self._before = None
         if isinstance(error, Exception) and self.stopping.is_set():
-            raise StageFailedError("It was stopped while the Spark session was starting. What is staged stays staged.") from error
+            raise StoppedError("It was stopped while the Spark session was starting. What is staged stays staged.") from error
 
     def stop(self) -> None:
         """Stop the start, if it is under way, or keep it from beginning. Safe in a signal handler."""
@@ -115,9 +115,11 @@ def start_jvm(master: str, name: str, settings: Mapping[str, str], stopping: thr
         elif key.startswith(_FOR_THE_START):
             early[key] = value
     if stopping.is_set():
-        raise StageFailedError("It was stopped before a JVM was started.")
+        raise StoppedError("It was stopped before a JVM was started.")
     with _properties(early), _said_by_jvm() as stderr:
-        gateway = launch_gateway(shown, {"stderr": stderr})  # type: ignore[no-untyped-call]
+        # In a group of its own: Airflow sends its SIGTERM to all of the task's group, and a JVM that ends first leaves the driver
+        # talking to nobody. It ends when the driver does, whose end of its standard input is closed then.
+        gateway = launch_gateway(shown, {"stderr": stderr, "start_new_session": True})  # type: ignore[no-untyped-call]
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - whatever else starts it takes all settings
 
 

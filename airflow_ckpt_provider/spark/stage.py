@@ -20,7 +20,7 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.documents import Split
 from airflow_ckpt_provider.checkpoint.known_types import known
 from airflow_ckpt_provider.checkpoint.pieces import rows_saved
-from airflow_ckpt_provider.exceptions import InvalidInputError, StageFailedError, TerminalError, terminal_error
+from airflow_ckpt_provider.exceptions import InvalidInputError, StageFailedError, StoppedError, TerminalError, terminal_error
 from airflow_ckpt_provider.spark.code_shipping import dumps, is_connect
 from airflow_ckpt_provider.spark.error_summary import error_summary, terminal_in
 from airflow_ckpt_provider.spark.session import quiet
@@ -102,7 +102,7 @@ class StageRun:
             "a retry writes only the others."
         )
         if self._problem is not None and self._cancelled.is_set():
-            raise StageFailedError(f"The stage of the key {self._checkpoint.key.value!r} was stopped. {staged}") from self._problem
+            raise StoppedError(f"The stage of the key {self._checkpoint.key.value!r} was stopped. {staged}") from self._problem
         if isinstance(self._problem, TerminalError):
             raise self._problem
         if self._problem is not None and (terminal := terminal_in(self._problem)) is not None:
@@ -197,7 +197,7 @@ class StageRun:
                 self._spark.sparkContext.addJobTag(self._tag)
                 self._spark.sparkContext.setJobDescription(f"checkpoint {self._checkpoint.key}: {len(self._splits)} splits")
             if self._cancelled.is_set():
-                raise StageFailedError("It was stopped before it began.")
+                raise StoppedError("It was stopped before it began.")
             self._failures = self._run_tasks(payload)
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
             self._problem = error

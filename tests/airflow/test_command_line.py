@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import re
+import select
+import signal
 import subprocess
 import sys
 import textwrap
+import time
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from support.flights import EXAMPLES
@@ -15,6 +22,9 @@ from support.world import World
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.key import IdempotenceKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
@@ -48,6 +58,14 @@ DAG_FILE = """
 """
 
 
+class Terminal(NamedTuple):
+    """Where the DAG writes, and the ``airflow`` command."""
+
+    world: World
+    airflow: Callable[..., subprocess.CompletedProcess[str]]
+    environment: dict[str, str]
+
+
 @pytest.fixture
 def terminal(tmp_path):
     world = World(tmp_path)
@@ -71,7 +89,62 @@ def terminal(tmp_path):
     def airflow(*arguments):
         return subprocess.run([*AIRFLOW, *arguments], env=environment, capture_output=True, text=True, check=False)
 
-    return world, airflow
+    return Terminal(world, airflow, environment)
+
+
+@pytest.fixture
+def in_a_terminal(terminal):
+    """Runs ``airflow`` in a terminal of its own, and presses Ctrl-C there once that is asked for."""
+    environment = terminal.environment
+
+    def run(arguments, stops):
+        pid, screen = pty.fork()
+        if pid == 0:
+            os.execve(AIRFLOW[0], [*AIRFLOW, *arguments], environment)
+        said, pressed, end = b"", False, time.monotonic() + 120
+        try:
+            while time.monotonic() < end:
+                if not pressed and stops(said.decode(errors="replace")):
+                    os.write(screen, b"\x03")
+                    pressed = True
+                try:
+                    said += os.read(screen, 65536) if select.select([screen], [], [], 0.1)[0] else b""
+                except OSError:
+                    break
+        finally:
+            os.close(screen)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        return re.sub(r"\x1b\[[0-9;]*m", "", said.decode(errors="replace")).replace("\r\n", "\n")
+
+    return run
+
+
+@pytest.mark.parametrize("when", ["while Spark starts", "while splits are staged"])
+def test_ctrl_c_ends_in_one_line_that_says_what_stays_staged(terminal, in_a_terminal, when):
+    world = terminal.world
+    (world.root / "broken").touch()
+    dag = world.root / "dags" / "terminal.py"
+    waits = f"time.sleep(60 if sum(1 for _ in Path({str(world.root / 'store')!r}).rglob('staged/*')) > 1 else 0)\n    return batch"
+    dag.write_text(dag.read_text().replace("return batch", waits))
+
+    def staged():
+        return len(list((world.root / "store").rglob("staged/*")))
+
+    stops = {
+        "while Spark starts": lambda said: "Starting a session" in said,
+        "while splits are staged": lambda _: staged() >= 2,
+    }[when]
+    said = in_a_terminal(("tasks", "test", "terminal", "stage", "2026-01-01"), stops)
+    behind = said[said.index("^C") :]
+    stays = rf"stopped; {staged()} of 4 splits of the key '\S+' stay staged; the next try goes on with them"
+    assert re.search(stays, behind), behind
+    assert "Traceback" not in behind
+    assert not re.search(r"py4j|ConnectionRefused|java\.|Error|WARN", behind), behind
+    # One line, and those that Airflow says at the end of every task.
+    assert sum("error" in line for line in behind.splitlines()) == 1, behind
+    assert len(behind.splitlines()) < 10, behind
 
 
 def tasks_test(airflow, *arguments):
@@ -90,7 +163,7 @@ def assert_resumed(checkpoint, staged, output):
 
 
 def test_the_second_call_with_a_date_resumes(terminal):
-    world, airflow = terminal
+    world, airflow, _ = terminal
     first = tasks_test(airflow, "2026-01-01")
     assert "no luck today" in first
     # What failed is said once, with the user's own line, and nothing of what Spark and Java say above and below it.
@@ -115,7 +188,7 @@ def test_the_second_call_with_a_date_resumes(terminal):
 
 
 def test_calls_without_a_date_resume_and_a_corrected_function_goes_on_once_it_was_asked_for(terminal):
-    world, airflow = terminal
+    world, airflow, _ = terminal
     key = "terminal/stage/adhoc/-1"
     assert "no luck today" in tasks_test(airflow)
     checkpoint = Checkpoint.latest(world.store, IdempotenceKey(key))

@@ -236,6 +236,11 @@ def test_sensors_that_began_first_see_the_commit_and_a_stopped_stage_leaves_no_s
     assert 2 <= before < 8
     assert world.files_on_disk()
 
+    # It is said in one line, without what Spark says of a driver that is gone.
+    wait(lambda: f"stopped; {before} of 8 splits of the key" in stopped.log("stage", 1), 30)
+    log = stopped.log("stage", 1)
+    assert not re.search("py4j|ConnectionRefused|Traceback", log), log
+
     # Cleared, it resumes; sensors of this run have been waiting all along.
     stopped.clear_task("stage")
     wait(lambda: stopped.state == "success", 200)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from airflow_ckpt_provider.checkpoint.known_types import known
-from airflow_ckpt_provider.exceptions import RetryableError
+from airflow_ckpt_provider.exceptions import StoppedError
 from airflow_ckpt_provider.sources.packing import pack
 from airflow_ckpt_provider.spark.checks.sql import VIEW
 from airflow_ckpt_provider.spark.checks.types import shown, shown_schema
@@ -73,10 +73,10 @@ class StagedFrame:
     def require_running(self) -> None:
         """Stop here if ``cancel`` was called.
 
-        :raises RetryableError: if so.
+        :raises StoppedError: if so.
         """
         if self.stopped:
-            raise RetryableError("The checks were stopped.")
+            raise StoppedError("The checks were stopped.")
 
     @property
     def dataframe(self) -> DataFrame:

@@ -12,6 +12,7 @@ from airflow_ckpt_provider.exceptions import (
     InvalidInputError,
     RetryableError,
     StagedFileMissingError,
+    StoppedError,
     TerminalError,
     panics_as_errors,
 )
@@ -102,9 +103,7 @@ class CheckRun:
             except Exception as error:  # noqa: BLE001 - a check is the user's code; see _conclude
                 problem = error
         if self._frame.stopped:
-            raise RetryableError(
-                f"The checks of {self._what()} were stopped. The table is untouched and all is staged."
-            ) from problem
+            raise StoppedError(f"The checks of {self._what()} were stopped. The table is untouched and all is staged.") from problem
         if problem is not None:
             problem = self._explained(problem)
             detail = _said(problem)
