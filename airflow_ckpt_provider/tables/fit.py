@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 #: Arrow bytes and rows gathered before they are written: the unit of a writer's memory.
 CHUNK_BYTES, CHUNK_ROWS = 64 << 20, 1 << 20
 
+#: What a difference says of a column that only the rows have, and what helps.
+_NOT_THERE = "is not in the table"
+_EVOLVES = "; or let the stage add the columns that the first rows of its input have: evolve_schema=True."
+
 
 def differences(have: pa.Schema, want: pa.Schema, names: dict[str, str] | None = None) -> list[str]:
     """What keeps rows of ``have`` out of a table of ``want``, one line each.
@@ -29,7 +33,7 @@ def differences(have: pa.Schema, want: pa.Schema, names: dict[str, str] | None =
     :param names: the table's own column names, by the names in ``want``, where files need other ones.
     """
     wanted = {(names or {}).get(field.name, field.name): field for field in want}
-    lines = [f"column {name!r} is not in the table" for name in have.names if name not in wanted]
+    lines = [f"column {name!r} {_NOT_THERE}" for name in have.names if name not in wanted]
     lines += [f"column {name!r} occurs more than once" for name in sorted({n for n in have.names if have.names.count(n) > 1})]
     for name, field in wanted.items():
         index = have.get_field_index(name)
@@ -48,8 +52,9 @@ def require_fit(have: pa.Schema, want: pa.Schema, table: str, names: dict[str, s
     lines = differences(have, want, names)
     if lines:
         raise SchemaMismatchError(
-            f"The rows do not fit the table {table}:\n  " + "\n  ".join(lines) + "\nChange the transform, or the table's schema."
-        )
+            f"The rows do not fit the table {table}:\n  " + "\n  ".join(lines) + "\nChange the transform, or the table's schema"
+            + (_EVOLVES if any(line.endswith(_NOT_THERE) for line in lines) else ".")
+        )  # fmt: skip
 
 
 class Columns:
@@ -268,7 +273,7 @@ def _type_differences(have: pa.DataType, want: pa.DataType, path: str) -> list[s
 
 def _struct_differences(have: pa.StructType, want: pa.StructType, path: str) -> list[str]:
     wanted = {member.name: member for member in want}
-    lines = [f"column '{path}.{member.name}' is not in the table" for member in have if member.name not in wanted]
+    lines = [f"column '{path}.{member.name}' {_NOT_THERE}" for member in have if member.name not in wanted]
     for name, member in wanted.items():
         index = have.get_field_index(name)
         if index >= 0:

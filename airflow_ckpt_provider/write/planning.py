@@ -8,12 +8,17 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.checkpoint.rejected import with_their_splits
+from airflow_ckpt_provider.checkpoint.secrets import without_credentials
+from airflow_ckpt_provider.exceptions import SchemaMismatchError
 from airflow_ckpt_provider.sources.protocol import AccountingSource, LookingSource, ReplanningSource, SharedSource
 from airflow_ckpt_provider.tables.format import mode_type
 from airflow_ckpt_provider.write import commits
+from airflow_ckpt_provider.write.naming import in_input
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pyarrow as pa
 
     from airflow_ckpt_provider.checkpoint.documents import Plan, Seal, Split
     from airflow_ckpt_provider.checkpoint.staged_write import StagedWrite
@@ -190,11 +195,25 @@ class Planning:
         if request.transform is None:
             schema = request.source.schema(plan, request.options)
             if schema is not None:
-                self._columns.require_fit(schema)
+                self._require_fit(schema, plan)
         first = self._table.look(
             lambda state: state.mode(header).first(self._write, plan, lambda: self._source_plan.required_schema(header.replaces))
         )
         self.has_own_round = self._planned_now = self._write.pin(first) is first
+
+    def _require_fit(self, schema: pa.Schema, plan: Plan) -> None:
+        """Refuse rows that are known not to fit the table; the message says where their columns were read.
+
+        :param schema: of the rows of the first split.
+        """
+        try:
+            self._columns.require_fit(schema)
+        except SchemaMismatchError as error:
+            request = self._request
+            where = in_input(plan.splits[0], request.source.reader(request.options), 0) if plan.splits else ""
+            if not where:
+                raise
+            raise SchemaMismatchError(f"{error}\n(in split {plan.splits[0].id}{without_credentials(where)})") from error
 
     def _lost_pieces(self) -> bool:
         """Open a round for splits of which earlier attempts have closed pieces whose files were lost since; looks once."""

@@ -583,6 +583,29 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_staged(any_world
     assert any_world.files_on_disk() == set()
 
 
+def test_of_many_files_that_one_is_named_whose_rows_do_not_fit_and_how_the_table_takes_them(any_world):
+    for number in range(3):
+        extra = number == 2
+        table = rows(number * 3, 3)
+        pq.write_table(table.append_column("extra", pa.array([1, 2, 3])) if extra else table, any_world.input / f"{number}.parquet")
+    for _ in range(2):
+        # While rows are staged, and by a retry.
+        with pytest.raises(SchemaMismatchError, match=r"column 'extra' is not(.|\n)*evolve_schema=True(.|\n)*/in/2\.parquet"):
+            any_world.stage()
+    (any_world.input / "0.parquet").unlink()
+    (any_world.input / "1.parquet").unlink()
+    with pytest.raises(SchemaMismatchError, match=r"column 'extra' is not(.|\n)*evolve_schema=True(.|\n)*/in/2\.parquet"):
+        # Before Spark starts.
+        any_world.stage(any_world.request("another"))
+
+
+def test_a_column_of_another_type_is_named_with_both_types_and_its_file(any_world):
+    changed = rows(0, 3).set_column(1, "value", pa.array(["a", "b", "c"]))
+    pq.write_table(changed, any_world.input / "0.parquet")
+    with pytest.raises(SchemaMismatchError, match=r"column 'value' is string, the table has double(.|\n)*/in/0\.parquet"):
+        any_world.stage()
+
+
 @pytest.mark.parametrize("kind", [Iceberg, Lance, StagedRows])
 def test_a_null_in_a_required_column_fails_its_split_and_leaves_no_file(tmp_path, kind):
     world = kind(tmp_path)
@@ -595,7 +618,7 @@ def test_a_null_in_a_required_column_fails_its_split_and_leaves_no_file(tmp_path
         world.create_table(schema=SCHEMA)
     table = rows(0, 3).set_column(0, "id", pa.array([0, None, 2], pa.int64()))
     pq.write_table(table, world.input / "0.parquet")
-    with pytest.raises(NullInRequiredColumnError, match=r"Column 'id' .* row 1 of the split"):
+    with pytest.raises(NullInRequiredColumnError, match=r"Column 'id' .* row 1 of the split(.|\n)*/in/0\.parquet"):
         world.stage()
     assert world.files_on_disk() == set()
 
