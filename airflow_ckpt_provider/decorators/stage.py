@@ -60,6 +60,7 @@ class DecoratedStage(DecoratedOperator):
         source: Source | StoredSource | str | None = None,
         id_column: Sequence[str] | str | None = None,
         buckets: int | None = None,
+        bucket_rows: int | None = None,
         recover: Recover | None = None,
         assert_unique: bool = False,
         reproducible: bool = False,
@@ -70,6 +71,7 @@ class DecoratedStage(DecoratedOperator):
         frame: dict[str, Any] = {
             "id_column": id_column,
             "buckets": buckets,
+            "bucket_rows": bucket_rows,
             "recover": recover,
             "assert_unique": assert_unique,
             "reproducible": reproducible,

@@ -1,15 +1,15 @@
 """The ``SparkDataFrame`` source: any Spark DataFrame, in hash buckets of its id columns. Spark computes it; nothing is read here.
 
 **Buckets.** A row belongs to the bucket that the hash of its id says, so every split holds the same ids in every attempt, and a
-retry computes only the buckets that are not staged. What arrives between two attempts lands if its bucket was not staged.
+retry computes only the buckets that are not staged. What arrives between two attempts lands if its bucket was not staged. A bucket
+of very many rows can be cut; see ``dealing``.
 
 **Partitions.** Spark's own partitions of the DataFrame, where it can be proved that they have the same rows in each attempt: no id
 is needed, and nothing is shuffled for the write. The session tells how many there are, and what decides which rows are in each, so
 the plan is made with one; ``spark.frame.partitions`` proves it, and runs the missing ones only.
 
-**Rows, in rounds.** Recovery by rows opens a round in each attempt; see ``sources.frame_plans``.
-
-Decision: a row that arrives later under an id that is staged already counts as staged, and is not written.
+**Rows, in rounds.** Recovery by rows opens a round in each attempt; see ``sources.frame_plans``. Decision: a row that arrives later
+under an id that is staged already counts as staged, and is not written.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import msgspec
 
 from airflow_ckpt_provider.checkpoint.documents import READ
 from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.sources.dealing import require_dealing
 from airflow_ckpt_provider.sources.frame_input import require_frame_transform
 from airflow_ckpt_provider.sources.frame_plans import (
     buckets_again,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_ckpt_provider.checkpoint.documents import JsonObject, Plan, Split
+    from airflow_ckpt_provider.sources.dealing import Cut
     from airflow_ckpt_provider.sources.frame_plans import Partitions
     from airflow_ckpt_provider.sources.protocol import Source, StoredSource
 
@@ -55,9 +57,6 @@ Recover = Literal["partitions", "buckets", "rows"]
 
 #: Rows that are looked at where a table is to be made, or to grow, from the columns.
 SAMPLE_ROWS = 1000
-
-#: Buckets of one frame. Each is a Spark task and a staged record.
-MAX_BUCKETS = 100_000
 
 #: Characters of a query that messages show.
 _SHOWN = 60
@@ -83,6 +82,9 @@ class SparkDataFrame:
         why. Not over Spark Connect. ``buckets``, the default with one: those that are staged, before anything is shuffled; the
         input must be the same in every attempt. ``rows``: those whose ids are staged, so that rows that arrive between attempts
         are written too; ids are kept beside each split
+    :param bucket_rows: rows of a bucket, such as 5_000_000, above which it is cut into shares, a task and a split each, also where
+        one id has all of them. The first attempt counts the rows for that, which computes the id columns once more; where an id
+        has more, the other columns have to be the same in every attempt too, apart from floats. None to leave buckets whole
     :param assert_unique: fail if an id occurs twice among the rows that an attempt writes
     :param reproducible: True to vouch for a DataFrame that would be refused as not reproducible
     :param sql: in place of ``build``: a query for the session; ``parameters`` are the values of its markers (templated)
@@ -108,6 +110,7 @@ class SparkDataFrame:
         parameters: Mapping[str, Any] | None = None,
         recover: Recover | None = None,
         *,
+        bucket_rows: int | None = None,
         assert_unique: bool = False,
         reproducible: bool = False,
         build_version: str | None = None,
@@ -135,20 +138,7 @@ class SparkDataFrame:
             raise InvalidInputError(f"SparkDataFrame(recover={recover!r}): the values are 'partitions', 'buckets' and 'rows'.")
         recover = recover or ("partitions" if id_column is None else "buckets")
         columns = [id_column] if isinstance(id_column, str) else list(id_column or ())
-        if len(set(columns)) < len(columns) or not all(isinstance(name, str) and name for name in columns):
-            raise InvalidInputError(f"SparkDataFrame(id_column={id_column!r}): must be one or several different column names.")
-        if recover == "partitions" and (id_column is not None or assert_unique):
-            raise InvalidInputError(
-                "SparkDataFrame(recover='partitions') takes the partitions as Spark makes them: id_column and assert_unique have "
-                "no meaning there. Leave them out, or use recover='buckets'."
-            )
-        if recover != "partitions" and not columns:
-            raise InvalidInputError(
-                f"SparkDataFrame(id_column={id_column!r}, recover={recover!r}): must be one or several different column names. "
-                "Only recover='partitions' goes without."
-            )
-        if not 0 < buckets <= MAX_BUCKETS:
-            raise InvalidInputError(f"SparkDataFrame(buckets={buckets}): must be between 1 and {MAX_BUCKETS}.")
+        require_dealing(id_column, columns, recover, buckets, bucket_rows, assert_unique=assert_unique)
         self.build = build
         self.sql = sql
         self.table = table
@@ -157,12 +147,14 @@ class SparkDataFrame:
         self._given = given
         self.id_column = columns
         self.buckets = buckets
+        self.bucket_rows = bucket_rows
         self.parameters = dict(parameters or {})
         self.recover: str = recover
         self.assert_unique = assert_unique
         self.reproducible = reproducible
         self.build_version = build_version
         self.told_partitions: Callable[[SparkDataFrame], Partitions] | None = None
+        self.told_cut: Callable[[SparkDataFrame], Cut | None] | None = None
         _parameters_json(self.parameters)
 
     def serialize(self) -> JsonObject:
@@ -174,6 +166,7 @@ class SparkDataFrame:
             parameters=self.parameters,
             id_column=self.id_column,
             buckets=None if self.recover == "partitions" else self.buckets,
+            bucket_rows=self.bucket_rows,
             recover=self.recover,
             build_version=self.build_version,
         )
@@ -200,21 +193,27 @@ class SparkDataFrame:
         other.parameters = dict(parameters)
         return other
 
-    def planned_by(self, partitions: Callable[[SparkDataFrame], Partitions]) -> Self:
-        """The same source, which can be planned by its partitions.
+    def planned_by(self, partitions: Callable[[SparkDataFrame], Partitions], cut: Callable[[SparkDataFrame], Cut | None]) -> Self:
+        """The same source, which can be planned by what a session tells of it.
 
-        :param partitions: proves and counts them, in a session.
+        :param partitions: proves and counts its partitions.
+        :param cut: counts the rows of its buckets.
         """
         other = copy.copy(self)
-        other.told_partitions = partitions
+        other.told_partitions, other.told_cut = partitions, cut
         return other
+
+    @property
+    def is_planned_in_session(self) -> bool:
+        """Whether only a session can tell how its rows are dealt."""
+        return self.recover == "partitions" or self.bucket_rows is not None
 
     def as_input(self) -> SparkDataFrame:
         """The same rows as what something else is made of: the session computes all of them."""
-        if self.recover != "partitions":
+        if not self.is_planned_in_session:
             return self
         other = copy.copy(self)
-        other.recover, other.buckets = "buckets", 1
+        other.recover, other.buckets, other.bucket_rows = "buckets", 1, None
         return other
 
     @property
@@ -246,6 +245,8 @@ class SparkDataFrame:
         facts: JsonObject = {"dataframe": self.sql or self.table or self.name, "recover": self.recover}
         if self.recover != "partitions":
             facts |= {"id_column": self.id_column, "buckets": self.buckets}
+        if self.bucket_rows is not None:
+            facts["bucket_rows"] = self.bucket_rows
         if self._given is None:
             facts["is"] = "table" if self.sql is None else "sql"
         elif self.build_version is None:
@@ -261,13 +262,15 @@ class SparkDataFrame:
         return facts
 
     def plan(self, options: Mapping[str, str]) -> Plan:
-        """One split per bucket. In recovery by rows, this is the first round."""
+        """One split per bucket, or share of one. In recovery by rows, this is the first round."""
         if self.recover == "rows":
             return next_round(self.buckets, (), frozenset(), uuid.uuid4().hex)
-        if self.recover == "buckets":
+        if not self.is_planned_in_session:
             return plan_of_buckets(self.buckets)
-        if self.told_partitions is None:
-            raise TypeError(f"{self!r} is planned by the partitions that a session tells.")
+        if self.told_partitions is None or self.told_cut is None:
+            raise TypeError(f"{self!r} is planned by what a session tells.")
+        if self.recover == "buckets":
+            return plan_of_buckets(self.buckets, self.told_cut(self))
         return plan_of_partitions(self.told_partitions(self))
 
     def require_once(self, plan: Plan, options: Mapping[str, str]) -> None:

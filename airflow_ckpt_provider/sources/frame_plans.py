@@ -26,20 +26,29 @@ import msgspec
 from airflow_ckpt_provider.checkpoint.bounds import Count  # noqa: TC001 - msgspec reads the annotations of its structs at run time
 from airflow_ckpt_provider.checkpoint.checkpoint import now
 from airflow_ckpt_provider.checkpoint.documents import READ, Pinned, Plan, Split, part_of
-from airflow_ckpt_provider.sources.packing import require_each_once
+from airflow_ckpt_provider.sources.dealing import cut_of_plan, share_of
+from airflow_ckpt_provider.sources.packing import require_each_once, strange_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from collections.abc import Set as AbstractSet
 
+    from airflow_ckpt_provider.sources.dealing import Cut, ShareRead
+
 
 class Buckets(Pinned, frozen=True, kw_only=True, omit_defaults=True, tag="dataframe"):
-    """Into how many buckets ids are dealt; in recovery by rows, by which attempt, in which round, beside how many old splits."""
+    """Into how many buckets ids are dealt; in recovery by rows, by which attempt, in which round, beside how many old splits.
+
+    :param cut: into how many shares those buckets are cut that are; by their numbers.
+    :param by: columns that tell the shares apart.
+    """
 
     buckets: Count
     round: Count | None = None
     attempt: str | None = None
     recovered: Count | None = None
+    cut: dict[str, Count] | None = None
+    by: tuple[str, ...] = ()
 
 
 class Partitions(Pinned, frozen=True, kw_only=True, tag="partitions"):
@@ -61,10 +70,29 @@ class Partitions(Pinned, frozen=True, kw_only=True, tag="partitions"):
     spark: str
 
 
-def plan_of_buckets(buckets: int) -> Plan:
-    """One split per bucket."""
-    splits = tuple(Split(id=f"{number:06d}", bytes=0, read={"bucket": number}) for number in range(buckets))
-    return Plan(created_at=now(), source=Buckets(buckets=buckets).to_json(), splits=splits)
+def plan_of_buckets(buckets: int, cut: Cut | None = None) -> Plan:
+    """One split per bucket, or per share of one that is cut."""
+    whole = [Split(id=f"{number:06d}", bytes=0, read={"bucket": number}) for number in range(buckets)]
+    if cut is None:
+        return Plan(created_at=now(), source=Buckets(buckets=buckets).to_json(), splits=tuple(whole))
+    shares = [_share(share) for share in cut.shares]
+    splits = [split for number, split in enumerate(whole) if number not in cut.sizes] + shares
+    sizes = {str(bucket): count for bucket, count in cut.sizes.items()}
+    pinned = Buckets(buckets=buckets, cut=sizes, by=tuple(cut.by))
+    return Plan(created_at=now(), source=pinned.to_json(), splits=tuple(sorted(splits, key=lambda split: split.id)))
+
+
+def _share(share: ShareRead) -> Split:
+    read: dict[str, object] = msgspec.to_builtins(share)
+    return Split(id=f"{share.bucket:06d}s{share.share:06d}", bytes=0, read=read)
+
+
+def cut_of(plan: Plan) -> Cut | None:
+    """How a plan of buckets cuts them; None if all are whole."""
+    if plan.source.get("kind") != Buckets.__struct_config__.tag:
+        return None
+    pinned = plan.source_as(Buckets)
+    return cut_of_plan(plan, pinned.cut, pinned.by)
 
 
 def plan_of_partitions(pinned: Partitions) -> Plan:
@@ -117,11 +145,35 @@ def require_each_bucket(plan: Plan, buckets: int, name: str) -> None:
 
     :param name: of the source, for messages.
     """
+    if cut_of(plan) is not None:
+        _require_each_share(plan, buckets, name)
+        return
     of_source = [split for split in plan.splits if split.task == READ]
     reads = [(part_of(split.read.get("round", 0), int), part_of(split.read["bucket"], int)) for split in of_source]
     last = max((number for number, _ in reads), default=0)
     every = {f"bucket {bucket} of round {last}" for bucket in range(buckets)}
     require_each_once((f"bucket {bucket} of round {number}" for number, bucket in reads), name, every)
+
+
+def _require_each_share(plan: Plan, buckets: int, name: str) -> None:
+    sizes = plan.source_as(Buckets).cut or {}
+
+    def named(bucket: int, share: int | None) -> str:
+        return f"bucket {bucket}" if share is None else f"share {share} of bucket {bucket}"
+
+    every = {
+        named(bucket, share)
+        for bucket in range(buckets)
+        for share in (range(sizes[str(bucket)]) if str(bucket) in sizes else (None,))
+    }
+    reads = []
+    for split in plan.splits:
+        if split.task == READ:
+            share = share_of(split)
+            reads.append(named(part_of(split.read["bucket"], int), None if share is None else share.share))
+    require_each_once(reads, name, every)
+    if strange := sorted(set(reads) - every):
+        raise strange_plan(f"reads {strange[0]} of {name}, which it does not list")
 
 
 def recovered_splits(plan: Plan) -> list[Split]:

@@ -63,6 +63,7 @@ class FrameTransform(SparkDataFrame):
             dataframe=given.dataframe,
             id_column=given.id_column or None,
             buckets=given.buckets,
+            bucket_rows=given.bucket_rows,
             parameters=given.parameters,
             recover=given.recover,  # type: ignore[arg-type]  # it was looked at
             assert_unique=given.assert_unique,

@@ -10,6 +10,7 @@ from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
 from airflow_ckpt_provider.sources.frame_transform import FrameTransform
 from airflow_ckpt_provider.sources.protocol import PinningSource, SessionSource
 from airflow_ckpt_provider.spark.code_shipping import is_connect
+from airflow_ckpt_provider.spark.frame.cut import counted_cut
 from airflow_ckpt_provider.spark.frame.partitions import PartitionRun, partitions_of
 from airflow_ckpt_provider.spark.frame.run import FrameRun
 from airflow_ckpt_provider.spark.frame.splits import rows_read
@@ -179,12 +180,12 @@ def job_of(spark: SparkSession, attempt: WriteAttempt, missing: Round, work: Spl
 
 
 def planned_in(source: Source, session: Callable[[], SparkSession]) -> Source:
-    """A source that can be planned: partitions of a DataFrame are told by a session, which is asked for when they are.
+    """A source that can be planned: a session tells partitions of a DataFrame, and rows of its buckets, when it is asked.
 
     One that makes a DataFrame of another source can read that in a session, too.
     """
     if isinstance(source, FrameTransform):
         source = source.read_by(rows_read)
-    if isinstance(source, SparkDataFrame) and source.recover == "partitions":
-        return source.planned_by(lambda told: partitions_of(session(), told))
+    if isinstance(source, SparkDataFrame) and source.is_planned_in_session:
+        return source.planned_by(lambda told: partitions_of(session(), told), lambda told: counted_cut(session(), told))
     return source

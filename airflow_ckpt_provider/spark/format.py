@@ -104,7 +104,9 @@ class SaveOptions:
         if self.uri is None and not self.groups["catalog."]:
             raise InvalidInputError(
                 "format('checkpointed'): an Iceberg table needs pyiceberg's properties of its catalog, such as "
-                "option('catalog.type', 'rest'), option('catalog.uri', …), and option('catalog.name', …) for its name."
+                "option('catalog.type', 'rest'), option('catalog.uri', …), and option('catalog.name', …) for its name. "
+                "Spark runs a save in processes that do not see the session, and so not its spark.sql.catalog.* either: "
+                "airflow_ckpt_provider.spark.checkpointed_write goes by those, with table='prod.shop.orders'."
             )
 
     def opened(self) -> tuple[CheckpointStore, Table, WriteRequest]:

@@ -62,6 +62,7 @@ def checkpointed_write(
     id_column: Sequence[str] | str | None = None,
     recover: Recover | None = None,
     buckets: int = 64,
+    bucket_rows: int | None = None,
     catalog: Mapping[str, str] | None = None,
     storage_options: Mapping[str, str] | None = None,
     store_options: Mapping[str, str] | None = None,
@@ -94,7 +95,7 @@ def checkpointed_write(
     :param uri: a Lance dataset, in place of ``table``
     :param mode: as those of ``CheckpointedIcebergWriteOperator`` and ``CheckpointedLanceWriteOperator``
     :param id_column: one or several columns that identify a row; None where Spark's own partitions can be recovered
-    :param recover: see ``SparkDataFrame``, as ``buckets``, ``assert_unique`` and ``reproducible``
+    :param recover: see ``SparkDataFrame``, as ``buckets``, ``bucket_rows``, ``assert_unique`` and ``reproducible``
     :param catalog: pyiceberg's properties of the catalog, and its ``name``, which is ``default`` without one; the session's own
         catalog if None
     :param storage_options: options of the dataset's storage, by Lance's names; the environment's credentials without any
@@ -131,6 +132,7 @@ def checkpointed_write(
         id_column,
         buckets,
         recover=recover,
+        bucket_rows=bucket_rows,
         assert_unique=assert_unique,
         reproducible=reproducible,
         build_version=_plan_digest(spark, frame),

@@ -21,6 +21,7 @@ from airflow_ckpt_provider.checkpoint.state import State, state_of
 from airflow_ckpt_provider.exceptions import BindingMismatchError, CheckpointMissingError
 from airflow_ckpt_provider.spark import checkpointed_write, commit
 from airflow_ckpt_provider.spark.session import SparkTarget, spark_session
+from airflow_ckpt_provider.spark.stage import spark_settings
 
 pytestmark = [
     pytest.mark.spark,
@@ -248,6 +249,15 @@ def test_sql_inserts_and_each_insert_says_what_it_is(spark, world):
 def test_what_cannot_work_is_refused_before_anything_is_written(spark, world, changes, said):
     with pytest.raises(PySparkException, match=said):
         save(world, orders(spark, world), **changes)
+    assert (world.files_on_disk(), objects(world)) == (set(), set())
+
+
+def test_a_save_does_not_see_the_catalogs_of_the_session_and_says_what_does(spark, world):
+    settings = {"spark.sql.catalog.prod": "org.apache.iceberg.spark.SparkCatalog", "spark.sql.catalog.prod.type": "rest"}
+    with spark_settings(spark, settings):
+        without = dict.fromkeys(f"catalog.{name}" for name in world.catalog_properties)
+        with pytest.raises(PySparkException, match=r"do not see the session(.|\n)*checkpointed_write goes by those"):
+            save(world, orders(spark, world), table="prod.shop.orders", **without)
     assert (world.files_on_disk(), objects(world)) == (set(), set())
 
 

@@ -95,7 +95,8 @@ def test_a_bucket_that_is_far_larger_than_the_others_is_told_once_all_are_staged
     assert [report.skew for report in reports[:-1]] == [""] * (len(reports) - 1)
     largest = max(stage.attempt.checkpoint.staged(sorted(stage.attempt.checkpoint.staged_ids())), key=lambda record: record.rows)
     assert f"The bucket {largest.split} has {largest.rows} rows" in reports[-1].skew
-    assert "name more columns in id_column" in reports[-1].skew
+    assert "bucket_rows=5_000_000" in reports[-1].skew
+    assert "naming more columns in id_column" in reports[-1].skew
     StageLog(logging.getLogger("a stage"), None).report(reports[-1])
     said = [record for record in caplog.records if record.name == "a stage" and record.levelname == "WARNING"]
     assert [record.getMessage() for record in said] == [reports[-1].skew]

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from spark.test_aggregate import TOTALS, attempt_of, by_kind, expected, staged, totals
 from support.frames import IRREPRODUCIBLE, REPRODUCIBLE, numbers, orders, prepare, retry_of, unfolded
+from support.frames import staged as frame_staged
 from support.stages import Gate
 from support.standalone import connect_server
 from support.world import World, rows
@@ -70,6 +71,21 @@ def test_a_failed_stage_is_finished_by_a_retry_and_every_row_lands_once(spark, w
     retry.stage()
     world.commit(retry.attempt)
     assert world.ids() == list(range(450 if recover == "rows" else 400))
+
+
+def test_ids_of_many_rows_are_cut_into_shares_and_a_retry_takes_only_those_that_are_missing(spark, world):
+    def attempt() -> WriteAttempt:
+        facts: dict[str, Any] = {"id_column": "kind", "buckets": 4, "bucket_rows": 50, "parameters": {"path": str(world.input)}}
+        return world.attempt(world.request(source=planned_in(SparkDataFrame(orders, **facts), lambda: spark)))
+
+    first = frame_staged(spark, attempt(), only=3)
+    last = attempt()
+    ran = frame_staged(spark, last)
+    assert set(ran).isdisjoint(first)
+    checkpoint = last.checkpoint
+    assert max(record.rows for record in checkpoint.staged(sorted(checkpoint.staged_ids()))) < 100
+    world.commit(last)
+    assert world.ids() == list(range(400))
 
 
 def test_the_rows_of_a_source_are_read_by_tasks_of_the_server_and_a_retry_is_given_the_same(spark, world):

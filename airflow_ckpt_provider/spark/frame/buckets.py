@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
+    from airflow_ckpt_provider.sources.dealing import Cut
+
+#: Column that carries a row's hash to the task that compares what it writes with what was counted.
+HASH = "__ckpt_hash"
+
 #: Column that carries a row's place among the buckets of this run to the task that writes it.
 PLACE = "__ckpt_place"
 
@@ -76,6 +81,65 @@ def canonical_sql(column: str, kind: DataType) -> str:
     return f"cast(`{quoted}` AS {kind.simpleString()})"
 
 
+def bucket_sql(id_columns: Sequence[str], kinds: Sequence[DataType], count: int) -> str:
+    """SQL of the number of a row's bucket.
+
+    :param count: number of all buckets.
+    """
+    return f"cast(pmod({_hash_sql(id_columns, kinds)}, {count}L) AS int)"
+
+
+def _hash_sql(columns: Sequence[str], kinds: Sequence[DataType], more: str = "") -> str:
+    values = ", ".join(canonical_sql(column, kind) for column, kind in zip(columns, kinds, strict=True))
+    return f"xxhash64({values}{more})"
+
+
+def lookup_sql(values: Sequence[int], index: str) -> str:
+    """SQL of the value that a number stands for.
+
+    One literal, which Spark parses once and casts once, when it optimizes the plan: a list of literals makes planning slow, and a
+    lambda function, which Spark does not fold, is evaluated for every row and every bucket.
+    """
+    return f"get(cast(split('{','.join(map(str, values))}', ',') AS array<int>), {index})"
+
+
+def stable_columns(schema: StructType) -> list[str]:
+    """The columns that have a hash, and one value however often Spark computes them: no float, whose sums depend on an order."""
+    from pyspark.sql import types as t
+
+    kinds = t.IntegralType, t.DecimalType, t.StringType, t.CharType, t.VarcharType, t.BooleanType, t.DateType, t.TimestampType
+    stable = (*kinds, t.TimestampNTZType, t.BinaryType)
+    return [field.name for field in schema.fields if isinstance(field.dataType, stable)]
+
+
+def share_hash_sql(schema: StructType, by: Sequence[str], name: str) -> str:
+    """SQL of the hash that tells the shares of a bucket apart. The text at its end makes it another one than that of the bucket.
+
+    :param by: columns that it is of.
+    :param name: the DataFrame, for messages.
+    """
+    return _hash_sql(by, canonical(schema, by, name), ", 'share'")
+
+
+def placed_shares(
+    frame: DataFrame, bucket: str, share_hash: str, count: int, cut: Cut, wanted: Sequence[tuple[int, int]]
+) -> DataFrame:
+    """As ``placed``, where buckets are cut: the wanted units, one in each partition, with the hash of each row behind its place.
+
+    :param bucket: see ``bucket_sql``.
+    :param share_hash: see ``share_hash_sql``.
+    :param wanted: buckets, and their shares.
+    """
+    numbers = cut.places(count)
+    size = lookup_sql([cut.sizes.get(number, 1) for number in range(count)], bucket)
+    first = lookup_sql([numbers[number, 0] for number in range(count)], bucket)
+    place = {unit: at for at, unit in enumerate(wanted)}
+    number = f"{first} + if({size} = 1, 0, cast(pmod({share_hash}, {size}) AS int))"
+    at = lookup_sql([place.get(unit, -1) for unit in numbers], number)
+    rows = frame.selectExpr(f"{at} AS {PLACE}", f"{share_hash} AS {HASH}", "*").where(f"{PLACE} >= 0")
+    return rows.repartitionById(len(wanted), PLACE).toDF(PLACE, HASH, *(f"c{number}" for number in range(len(frame.columns))))
+
+
 def placed(frame: DataFrame, id_columns: Sequence[str], kinds: Sequence[DataType], count: int, wanted: Sequence[int]) -> DataFrame:
     """The rows of the buckets ``wanted``, one bucket in each partition, with the partition's number as the first column.
 
@@ -85,16 +149,13 @@ def placed(frame: DataFrame, id_columns: Sequence[str], kinds: Sequence[DataType
 
     :param count: number of all buckets.
     """
-    ids = ", ".join(canonical_sql(column, kind) for column, kind in zip(id_columns, kinds, strict=True))
-    bucket = f"cast(pmod(xxhash64({ids}), {count}L) AS int)"
+    bucket = bucket_sql(id_columns, kinds, count)
     if list(wanted) == list(range(count)):
         rows = frame.selectExpr(f"{bucket} AS {PLACE}", "*")
     else:
-        place = {number: str(place) for place, number in enumerate(wanted)}
-        # One literal, which Spark parses once and casts once, when it optimizes the plan: a list of literals makes planning slow,
-        # and a lambda function, which Spark does not fold, is evaluated for every row and every bucket.
-        places = f"cast(split('{','.join(place.get(number, '-1') for number in range(count))}', ',') AS array<int>)"
-        rows = frame.selectExpr(f"get({places}, {bucket}) AS {PLACE}", "*").where(f"{PLACE} >= 0")
+        place = {number: place for place, number in enumerate(wanted)}
+        at = lookup_sql([place.get(number, -1) for number in range(count)], bucket)
+        rows = frame.selectExpr(f"{at} AS {PLACE}", "*").where(f"{PLACE} >= 0")
     return rows.repartitionById(len(wanted), PLACE).toDF(PLACE, *(f"c{number}" for number in range(len(frame.columns))))
 
 

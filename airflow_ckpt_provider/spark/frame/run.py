@@ -11,17 +11,19 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.exceptions import InvalidInputError, StageFailedError, TerminalError
-from airflow_ckpt_provider.sources.frame_plans import recovered_splits
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError, StageFailedError, TerminalError
+from airflow_ckpt_provider.sources.dealing import share_of, unit_of
+from airflow_ckpt_provider.sources.frame_plans import cut_of, recovered_splits
 from airflow_ckpt_provider.sources.grouped import GroupedRows
 from airflow_ckpt_provider.spark.error_summary import error_summary
-from airflow_ckpt_provider.spark.frame.buckets import canonical, placed, sorted_by
+from airflow_ckpt_provider.spark.frame.buckets import bucket_sql, canonical, placed, placed_shares, share_hash_sql, sorted_by
 from airflow_ckpt_provider.spark.frame.grouped import grouped_frame, needed_columns
 from airflow_ckpt_provider.spark.frame.ids import EMPTY_WRITER, staged_ids, without_staged
 from airflow_ckpt_provider.spark.frame.plans import arrow_schema
 from airflow_ckpt_provider.spark.frame.reproducible import require_reproducible
 from airflow_ckpt_provider.spark.frame.skew import skew_of
-from airflow_ckpt_provider.spark.frame.task import CHANGED, RESULT_SCHEMA, FrameTask
+from airflow_ckpt_provider.spark.frame.task import CHANGED, RESULT_SCHEMA, CountedShare, FrameTask
 from airflow_ckpt_provider.spark.stage import StageRun, spark_settings
 from airflow_ckpt_provider.write.rounds import Progress
 from airflow_ckpt_provider.write.work import SplitInPieces
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.checkpoint.documents import Plan, Split
+    from airflow_ckpt_provider.sources.dealing import Cut
     from airflow_ckpt_provider.sources.protocol import SessionSource
     from airflow_ckpt_provider.write.work import SplitWork
 
@@ -93,6 +96,7 @@ class FrameRun(StageRun):
         self._check_fit = check_fit
         #: Buckets of which pieces were saved that do not count, because their rows are others now.
         self._changed = 0
+        self._cut = cut_of(plan)
 
     def progress(self) -> FrameProgress:
         """How far the stage is, from what is in the store."""
@@ -113,6 +117,7 @@ class FrameRun(StageRun):
             keep_ids=source.recover == "rows",
             assert_unique=source.assert_unique,
             in_order=self._in_order,
+            hashed=self._cut is not None,
         )
 
     @property
@@ -147,13 +152,32 @@ class FrameRun(StageRun):
         staged = staged_ids(self._checkpoint, recovered)
         store = self._checkpoint.store.of_generation(self._checkpoint.paths)
         rows = without_staged(self._spark, frame, store, staged, source.id_column, kinds)
-        wanted = [int(str(split.read["bucket"])) for split in self._splits.values()]
-        buckets = placed(rows, source.id_column, kinds, source.buckets, wanted)
+        units = [unit_of(split) for split in self._splits.values()]
+        if self._cut is None:
+            buckets = placed(rows, source.id_column, kinds, source.buckets, [bucket for bucket, _ in units])
+        else:
+            self._require_columns(self._cut, frame)
+            bucket = bucket_sql(source.id_column, kinds, source.buckets)
+            share_hash = share_hash_sql(frame.schema, self._cut.by, source.name)
+            buckets = placed_shares(rows, bucket, share_hash, source.buckets, self._cut, units)
         if isinstance(source, GroupedRows):
             buckets = sorted_by(buckets, frame, source.sorted_by, kinds)
         elif self._in_order:
             buckets = sorted_by(buckets, frame, source.id_column, kinds)
         return buckets, frame.columns
+
+    def _require_columns(self, cut: Cut, frame: DataFrame) -> None:
+        """Refuse a DataFrame without columns by which buckets were cut.
+
+        :raises InputChangedError: naming them.
+        """
+        gone = [column for column in cut.by if column not in frame.columns]
+        if gone:
+            raise InputChangedError(
+                f"The DataFrame of {self._source.name} has no column {', '.join(gone)} any more, by which its largest buckets were "
+                f"cut under the key {self._checkpoint.key.value!r}. Nothing was written. Restore it as it was, or begin anew: "
+                f"{how_to_restart(self._checkpoint.header)}."
+            )
 
     def _frame(self) -> DataFrame:
         """What is shuffled."""
@@ -170,6 +194,8 @@ class FrameRun(StageRun):
                 pass
 
     def _publish_as_empty(self, split_id: str) -> None:
+        if (share := share_of(self._splits[split_id])) is not None:
+            CountedShare(share, self._work.header).require()
         self._work.stage(split_id, (), EMPTY_WRITER)
         # Earlier attempts may have done rows that there are no more.
         SplitInPieces(self._work, self._splits[split_id], EMPTY_WRITER).remove()

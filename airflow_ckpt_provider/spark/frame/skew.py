@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 _ROWS, _TIMES = 1_000_000, 5
 
 _ADVICE = {
-    "bucket": "If one id has that many, name more columns in id_column; if many ids share the bucket, raise buckets",
+    "bucket": "SparkDataFrame(..., bucket_rows=5_000_000) counts the rows before it "
+    "plans, and cuts buckets of more into several tasks; naming more columns in id_column deals an id that has that many, without "
+    "counting; where many ids share the bucket, so does raising buckets",
     "partition": "Deal them by columns with more values: df.repartition(n, …)",
 }
 

@@ -5,7 +5,8 @@ rows of two buckets are never published as one. Ids are taken before the transfo
 
 A bucket is published in pieces if its rows come sorted by their ids; see ``write.bucket``. Others are staged as a whole, or not at
 all: where ids are kept, because the next attempt computes all rows that are not staged as buckets of its own; partitions; and
-buckets of groups, of which none is done before the rows behind it are read.
+buckets of groups, of which none is done before the rows behind it are read. So are shares of a bucket that are told by rows: at
+their end it is known that they are those that were counted.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_ckpt_provider.exceptions import InvalidInputError, TerminalError
-from airflow_ckpt_provider.spark.frame.buckets import PLACE
+from airflow_ckpt_provider.checkpoint.restart import how_to_restart
+from airflow_ckpt_provider.exceptions import InputChangedError, InvalidInputError, TerminalError
+from airflow_ckpt_provider.sources.dealing import share_of
+from airflow_ckpt_provider.spark.frame.buckets import HASH, PLACE
 from airflow_ckpt_provider.spark.frame.ids import IdFile
 from airflow_ckpt_provider.write.bucket import BucketInPieces
 from airflow_ckpt_provider.write.ordered import OrderedRows
@@ -26,7 +29,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_ckpt_provider.checkpoint.documents import Split
+    from airflow_ckpt_provider.checkpoint.documents import Header, Split
+    from airflow_ckpt_provider.sources.dealing import ShareRead
     from airflow_ckpt_provider.write.work import SplitWork
 
 #: What a task says of a bucket whose pieces do not count.
@@ -51,6 +55,48 @@ RESULT_SCHEMA = ", ".join(f"{name} string" for name in TaskResult._fields)
 _EXAMPLES = 5
 
 
+class CountedShare:
+    """The rows of a share of a bucket, compared with those that were counted when the write was planned.
+
+    :param share: what was counted.
+    :param header: of the write, for messages.
+    """
+
+    def __init__(self, share: ShareRead, header: Header) -> None:
+        self._share = share
+        self._header = header
+        self._rows = 0
+        self._sum = 0
+
+    def add(self, hashes: pa.Array) -> None:
+        """Count the rows of a batch.
+
+        :param hashes: of its rows, 64 bits each.
+        """
+        import numpy as np
+
+        values = hashes.to_numpy()
+        self._rows += len(values)
+        # In halves, each of which has room for the sum of a batch.
+        self._sum += (int((values >> 32).sum(dtype=np.int64)) << 32) + int((values & 0xFFFFFFFF).sum(dtype=np.int64))
+
+    def require(self) -> None:
+        """Refuse other rows than were counted; a share that is told by ids alone takes what there is.
+
+        :raises InputChangedError: saying how they differ.
+        """
+        share, key = self._share, self._header.key
+        if share.sum is None or (self._rows, str(self._sum)) == (share.rows, share.sum):
+            return
+        how = f"{share.rows:,} rows were counted, and there are {self._rows:,}" if self._rows != share.rows else "rows are others"
+        raise InputChangedError(
+            f"Share {share.share} of bucket {share.bucket} does not have the rows that it had when the write under the key {key!r} "
+            f"was planned: {how}. Nothing of it was published: a row that changed may have moved from a share that is staged into "
+            "one that is not, or the other way round. If the input was changed, restore it. If a column is not the same each time "
+            f"that Spark computes it, leave it or bucket_rows out, and begin anew: {how_to_restart(self._header)}."
+        )
+
+
 @dataclass(frozen=True)
 class FrameTask:
     """Stages the one bucket that lies in a partition, or the partition itself.
@@ -60,6 +106,7 @@ class FrameTask:
     :param keep_ids: whether to keep the ids of the rows beside the split.
     :param assert_unique: whether an id that occurs twice is an error.
     :param in_order: whether the rows of a bucket are sorted by their ids, and it is published in pieces.
+    :param hashed: whether the rows have a hash behind their place, because buckets are cut.
     """
 
     work: SplitWork
@@ -69,13 +116,14 @@ class FrameTask:
     keep_ids: bool
     assert_unique: bool
     in_order: bool = False
+    hashed: bool = False
 
     def run(
         self, batches: Iterator[pa.RecordBatch], partition: int, task_attempt: str, *, repeated: bool = False
     ) -> TaskResult | None:
         """Stage the partition's bucket.
 
-        :param batches: its rows, with the place among the buckets as first column.
+        :param batches: its rows, with the place among the buckets as first column, and the hash behind it where buckets are cut.
         :param repeated: whether Spark runs the task again, which may have left pieces since the attempt began.
         :returns: None if there are no rows, which says nothing about any bucket.
         """
@@ -88,7 +136,8 @@ class FrameTask:
         if work.is_staged(split_id):
             return result
         author = f"{work.attempt_id}.{task_attempt}"
-        if self.in_order:
+        share = share_of(split)
+        if self.in_order and (share is None or share.sum is None):
             with OrderedRows(self._noted(first, rows, None), self.id_columns) as in_order:
                 bucket = BucketInPieces(work, split, author, in_order)
                 bucket.stage(repeated=repeated)
@@ -105,9 +154,12 @@ class FrameTask:
         return result
 
     def _own(self, batches: Iterator[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
-        """The rows without their place, which must be this partition's."""
+        """The rows without their place, which must be this partition's; and at their end, those of a share must be all of it."""
         import pyarrow.compute as pc
 
+        share = share_of(self.splits[partition])
+        counted = None if share is None else CountedShare(share, self.work.header)
+        begin = 2 if self.hashed else 1
         for batch in batches:
             if not batch.num_rows:
                 continue
@@ -118,7 +170,11 @@ class FrameTask:
                     "Nothing of it was published. This is an error of this provider or of Spark; report it with the plan of "
                     "the DataFrame."
                 )
-            yield batch.select(range(1, batch.num_columns))
+            if counted is not None:
+                counted.add(batch.column(1))
+            yield batch.select(range(begin, batch.num_columns))
+        if counted is not None:
+            counted.require()
 
     def _noted(self, first: pa.RecordBatch, rows: Iterator[pa.RecordBatch], kept: IdFile | None) -> Iterator[pa.RecordBatch]:
         """All rows, with their ids kept as they pass and checked at the end."""
@@ -183,7 +239,7 @@ def run_task(payload: bytes, names: Sequence[str], batches: Iterator[pa.RecordBa
     partition = context.partitionId()
     try:
         # Beside the id, because a task that Spark repeats under the same id must not write under the same name.
-        named = [PLACE, *names] if task.placed else list(names)
+        named = [*([PLACE] if task.placed else []), *([HASH] if task.hashed else []), *names]
         rows = (batch.rename_columns(named) for batch in batches)
         name = f"{context.taskAttemptId()}_{uuid.uuid4().hex[:6]}"
         result = task.run(rows, partition, name, repeated=context.attemptNumber() > 0)

@@ -49,11 +49,14 @@ PIECES, SAVE = "pieces", 30
 #: Files that a micro-batch takes.
 STREAM_FILES = 4
 
+#: How a DataFrame is recovered whose ids, which are few, have more rows than a split is to have.
+SHARES, SHARE_ROWS = "shares", 60
+
 
 def write(world: World, recover: str = "") -> tuple[Settled, set[str]]:
     """What the stage and commit operators do, without Airflow; returns the splits that were given to Spark, too.
 
-    :param recover: how a DataFrame of the input files is recovered, or ``PIECES``; empty for the files themselves.
+    :param recover: how a DataFrame of the input files is recovered, ``PIECES`` or ``SHARES``; empty for the files themselves.
     """
     scheduled: set[str] = set()
     with SparkEngine(TARGET, "crash", lambda _: None) as engine:
@@ -71,8 +74,10 @@ def write(world: World, recover: str = "") -> tuple[Settled, set[str]]:
 
 
 def frame_of(world: World, recover: str) -> SparkDataFrame:
-    ids = {} if recover == "partitions" else {"id_column": "id", "buckets": BUCKETS}
-    how = "buckets" if recover == PIECES else recover
+    ids: dict[str, Any] = {} if recover == "partitions" else {"id_column": "id", "buckets": BUCKETS}
+    if recover == SHARES:
+        ids |= {"id_column": "kind", "bucket_rows": SHARE_ROWS}
+    how = "buckets" if recover in {PIECES, SHARES} else recover
     return SparkDataFrame(orders, parameters={"path": str(world.input)}, recover=how, **ids)
 
 

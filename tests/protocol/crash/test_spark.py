@@ -23,7 +23,7 @@ from protocol.crash.exactly_once import (
     generations,
     own_snapshots,
 )
-from protocol.crash.spark_to import BUCKETS, PIECES, STREAM_FILES, TARGET, program, saved, streamed, write
+from protocol.crash.spark_to import BUCKETS, PIECES, SHARES, STREAM_FILES, TARGET, program, saved, streamed, write
 from support.readers import duckdb_rows
 from support.world import World
 
@@ -88,6 +88,11 @@ FRAMES = {
 #: The same for a DataFrame of whose buckets pieces are saved.
 PIECES_EFFECTS = effects(
     "before put g1/pieces#7", more=["after put g1/pieces#2", "after create data file#8", "before put g1/staged#2"]
+)
+
+#: The same for a DataFrame whose ids are too frequent for one task each.
+SHARES_EFFECTS = effects(
+    "after put g1/staged#3", more=["after put g1/plan#1", "after create data file#2", "before put g1/staged#4"]
 )
 
 #: The same for a program of the user's own.
@@ -203,6 +208,18 @@ def saved_pieces(world):
     """The pieces of each bucket."""
     (checkpoint,) = generations(world, "orders")
     return {pieces[0].split: pieces for pieces in pieces_of(checkpoint.store, checkpoint.paths, checkpoint.plan().splits).values()}
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("fatal", SHARES_EFFECTS)
+def test_shares_of_ids_that_many_rows_have_are_completed_by_a_retry_when_all_processes_are_killed(world, tmp_path, fatal):
+    before = killed_frame(world, tmp_path / "ledger", fatal, SHARES)
+    settled, scheduled = write(world, SHARES)
+    assert settled.landed_now
+    assert any("s" in split for split in scheduled)
+    assert scheduled.isdisjoint({split for _, split in before.published})
+    assert_exactly_once(world, IDS)
+    assert_only_missing_splits_were_written(world, before)
 
 
 @pytest.mark.usefixtures("spark")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_ckpt_provider.checkpoint.documents import Plan, fingerprint, from_json, to_json
+from airflow_ckpt_provider.checkpoint.documents import Plan, Split, fingerprint, from_json, to_json
 from airflow_ckpt_provider.checkpoint.restaged import restaged
-from airflow_ckpt_provider.exceptions import InvalidInputError
+from airflow_ckpt_provider.exceptions import CorruptObjectError, InvalidInputError
 from airflow_ckpt_provider.sources.dataframe import SparkDataFrame
-from airflow_ckpt_provider.sources.frame_plans import recovered_splits
+from airflow_ckpt_provider.sources.dealing import Cut, ShareRead
+from airflow_ckpt_provider.sources.frame_plans import plan_of_buckets, recovered_splits
 from airflow_ckpt_provider.sources.protocol import Source
 
 if TYPE_CHECKING:
@@ -42,6 +44,10 @@ def test_it_is_a_source():
         ({"id_column": [3]}, "column names"),
         ({"buckets": 0}, r"buckets=0\): must be between 1 and 100000"),
         ({"buckets": 100_001}, "buckets=100001"),
+        ({"bucket_rows": 5, "recover": "rows"}, r"bucket_rows=5, recover='rows'\): it cuts buckets"),
+        ({"bucket_rows": 5, "id_column": None}, r"bucket_rows=5, recover='partitions'\): it cuts buckets"),
+        ({"bucket_rows": 0}, r"bucket_rows=0\): must be a number of rows"),
+        ({"bucket_rows": "5"}, r"bucket_rows='5'\): must be a number of rows"),
         ({"recover": "files"}, "the values are 'partitions', 'buckets' and 'rows'"),
         ({"parameters": {"day": object()}}, "must be JSON values by name"),
         ({"parameters": {1: "x"}}, "must be JSON values by name"),
@@ -76,6 +82,7 @@ def test_the_code_the_parameters_and_how_it_is_cut_are_bound_to_the_key():
         {"id_column": ["b", "a"]},
         {"id_column": ["a"]},
         {"buckets": 65},
+        {"bucket_rows": 5},
         {"recover": "rows"},
         {"parameters": {"day": "2026-01-02"}},
         {"assert_unique": True},
@@ -192,3 +199,27 @@ def test_whatever_is_staged_when_and_by_whom_a_sealed_round_holds_every_id_once(
     sealed = sorted(one for split_id in ids(plans[-1]) for one in staged[split_id])
     assert len(sealed) == len(set(sealed))
     assert set(range(6)) <= set(sealed) <= frame
+
+
+SHARES = (ShareRead(bucket=1, share=0, rows=7, sum="1"), ShareRead(bucket=1, share=1, rows=8, sum="2"))
+
+
+@pytest.mark.parametrize(
+    ("read", "said"),
+    [
+        (lambda splits: splits[1:], "leaves out bucket 0"),
+        (lambda splits: (*splits[:2], *splits[3:]), "leaves out share 1 of bucket 1"),
+        (lambda splits: (*splits, msgspec.structs.replace(splits[1], id="x")), "reads share 0 of bucket 1 of .* twice"),
+        (lambda splits: (*splits, msgspec.structs.replace(splits[0], id="x", read={"bucket": 1})), "reads bucket 1 of .* not list"),
+        (
+            lambda splits: (*splits, Split(id="x", bytes=0, read={"bucket": 1, "share": 2})),
+            "reads share 2 of bucket 1 of .* not list",
+        ),
+    ],
+)
+def test_a_plan_in_which_a_share_is_computed_twice_or_not_at_all_is_refused(read, said):
+    source = SparkDataFrame(build, "id", buckets=3, bucket_rows=9)
+    plan = plan_of_buckets(3, Cut({1: 2}, ("id",), SHARES))
+    source.require_once(plan, {})
+    with pytest.raises(CorruptObjectError, match=said):
+        source.require_once(msgspec.structs.replace(plan, splits=tuple(read(plan.splits))), {})

@@ -12,9 +12,10 @@ import pytest
 import airflow_ckpt_provider.sources
 from airflow_ckpt_provider.checkpoint.documents import Pinned, Plan, Split
 from airflow_ckpt_provider.scan.data_files import PinnedSnapshot
+from airflow_ckpt_provider.sources.dealing import Cut, ShareRead
 from airflow_ckpt_provider.sources.files.source import ListedFiles
 from airflow_ckpt_provider.sources.frame_input import FrameInput
-from airflow_ckpt_provider.sources.frame_plans import Buckets, Partitions
+from airflow_ckpt_provider.sources.frame_plans import Buckets, Partitions, cut_of, plan_of_buckets
 from airflow_ckpt_provider.sources.grouped import GroupedInput
 from airflow_ckpt_provider.sources.lance import PinnedVersion
 from airflow_ckpt_provider.sources.rejected.source import RejectedInput, RejectedWrite
@@ -38,6 +39,7 @@ PINNED = {
         dataset="s3://lake/vectors.lance", version=7, made_at=AT, fragments=4, bytes=4096, filter="label = 'cat'"
     ),
     "dataframe.json": Buckets(buckets=64, round=2, attempt="a1b2c3d4e5f6", recovered=17),
+    "cut.json": Buckets(buckets=64, cut={"5": 3, "17": 2}, by=("shop", "day")),
     "partitions.json": Partitions(
         partitions=8, query="1a" * 32, inputs="2b" * 32, files=12, settings={"spark.sql.shuffle.partitions": "8"}, spark="4.2.0"
     ),
@@ -63,6 +65,20 @@ def test_no_kind_of_source_is_forgotten_here():
         importlib.import_module(module.name)
     kinds = [kind for kind in Pinned.__subclasses__() if kind.__module__.startswith("airflow_ckpt_provider.sources")]
     assert set(kinds) <= {type(pinned) for pinned in PINNED.values()}
+
+
+def test_the_shares_of_a_bucket_are_splits_that_say_what_was_counted():
+    shares = [ShareRead(bucket=1, share=0, rows=7, sum="-36893488147419103232"), ShareRead(bucket=1, share=1)]
+    cut = Cut({1: 2}, ("shop", "day"), shares)
+    plan = plan_of_buckets(3, cut)
+    assert [(split.id, split.read) for split in plan.splits] == [
+        ("000000", {"bucket": 0}),
+        ("000001s000000", {"bucket": 1, "share": 0, "rows": 7, "sum": "-36893488147419103232"}),
+        ("000001s000001", {"bucket": 1, "share": 1}),
+        ("000002", {"bucket": 2}),
+    ]
+    assert cut_of(plan) == cut
+    assert cut_of(plan_of_buckets(3)) is None
 
 
 def test_the_splits_of_a_save_say_which_execution_has_staged_them():
