@@ -7,7 +7,8 @@ and the system's temporary folder is written (``test`` takes ``/dev/shm``, if th
 - ``setup`` does only that, and ``demo`` runs the main job on real data.
 - ``test`` runs all tests; ``test --fast`` those that need neither Spark nor Airflow, in about a minute; ``test tests/spark -k
   stop``, or whatever pytest takes, those that are selected.
-- ``matrix`` runs the random tests for longer, one after the other, and ``matrix --only NAME`` one of them.
+- ``matrix`` runs the random tests for longer, and a few tests on the other versions of Python that are found on this machine, one
+  after the other; ``matrix --only NAME`` runs one of them.
 - ``check`` lints, ``bench`` measures, and ``lock`` renews ``requirements.lock``.
 """
 
@@ -98,6 +99,20 @@ MATRIX: dict[str, tuple[dict[str, str], list[str]]] = {
         ],
     ),
 }
+
+
+#: Other versions of Python that ``matrix`` runs a few tests on, and these: the package as Airflow finds it, a stage that fails and
+#: is retried, commands, the page.
+PYTHONS = ("3.12", "3.13")
+ON_OTHER_PYTHONS = [
+    "tests/airflow/test_package.py",
+    "tests/airflow/test_dag_runs.py::test_a_retry_recovers_what_the_first_try_staged_and_one_snapshot_lands",
+    "tests/airflow/test_commands.py::test_show_says_what_was_saved_and_what_a_retry_would_do",
+    "tests/airflow/test_commands.py::test_doctor_finds_everything_in_order_and_leaves_nothing_behind",
+    "tests/airflow/test_page.py::test_airflow_lists_the_tabs_and_the_entry_in_the_navigation",
+    "tests/airflow/test_page.py::test_the_tab_of_a_stage_that_was_killed_and_retried_says_what_the_retry_saved",
+    "tests/airflow/test_page.py::test_the_list_has_only_what_the_user_may_see",
+]
 
 
 def run(*command: str | Path, **environment: str) -> None:
@@ -204,10 +219,13 @@ def matrix(arguments: list[str]) -> None:
     setup()
     took: dict[str, tuple[float, bool]] = {}
     for name in names:
-        variables, paths = MATRIX[name]
-        say(f"{name}: {' '.join(f'{key}={value}' for key, value in variables.items())} {' '.join(paths)}")
         start = time.monotonic()
-        code = call(BIN / "python", "-m", "pytest", "-q", "--timeout=0", *paths, **variables)
+        if name in MATRIX:
+            variables, paths = MATRIX[name]
+            say(f"{name}: {' '.join(f'{key}={value}' for key, value in variables.items())} {' '.join(paths)}")
+            code = call(BIN / "python", "-m", "pytest", "-q", "--timeout=0", *paths, **variables)
+        else:
+            code = on_other_python(name.removeprefix("python-"))
         took[name] = (time.monotonic() - start, code == 0)
         say(f"{name}: {'passed' if code == 0 else 'FAILED'} after {took[name][0]:.0f} s")
     for name, (seconds, passed) in took.items():
@@ -216,11 +234,36 @@ def matrix(arguments: list[str]) -> None:
         sys.exit(1)
 
 
+def on_other_python(version: str) -> int:
+    """Run a few tests on another Python, in an environment of its own with what the lock file says; the exit code.
+
+    The interpreter is one that ``uv`` finds on this machine, or one of pyenv's. Nothing is downloaded for it.
+    """
+    found = subprocess.run(
+        [BIN / "uv", "python", "find", "--no-python-downloads", version], capture_output=True, text=True, check=False
+    ).stdout.strip() or max(map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python")), default="")
+    if not found:
+        say(f"There is no Python {version} on this machine, neither on the PATH nor of pyenv: nothing was run on it.")
+        return 1
+    say(f"Python {version} is {found}")
+    with tempfile.TemporaryDirectory(prefix=f"python-{version}-") as folder:
+        python = Path(folder) / "venv" / "bin" / "python"
+        for command in (
+            ("venv", "--quiet", "--python", found, python.parent.parent),
+            ("pip", "sync", "--quiet", "--require-hashes", "--python", python, LOCK),
+            ("pip", "install", "--quiet", "--no-deps", "--python", python, "--editable", ROOT),
+        ):
+            run(BIN / "uv", *command)
+        path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        return call(python, "-m", "pytest", "-q", *ON_OTHER_PYTHONS, PATH=path, VIRTUAL_ENV=str(python.parent.parent))
+
+
 def chosen_of_matrix(arguments: list[str]) -> list[str]:
     """Names of the runs that the arguments ask for; ends with a message that lists them if there is no such run."""
     parser = argparse.ArgumentParser(prog="dev.py matrix")
-    parser.add_argument("--only", choices=list(MATRIX), action="append")
-    return parser.parse_args(arguments).only or list(MATRIX)
+    names = [*MATRIX, *(f"python-{version}" for version in PYTHONS)]
+    parser.add_argument("--only", choices=names, action="append")
+    return parser.parse_args(arguments).only or names
 
 
 def check() -> None:

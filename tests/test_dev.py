@@ -43,7 +43,7 @@ def test_every_variable_that_makes_tests_longer_is_in_the_matrix_with_the_files_
 
 
 def test_the_matrix_is_run_as_a_whole_or_by_name(dev):
-    assert dev.chosen_of_matrix([]) == list(dev.MATRIX)
+    assert dev.chosen_of_matrix([]) == [*dev.MATRIX, *(f"python-{version}" for version in dev.PYTHONS)]
     assert dev.chosen_of_matrix(["--only", "upserts"]) == ["upserts"]
     with pytest.raises(SystemExit):
         dev.chosen_of_matrix(["--only", "no such run"])
@@ -54,6 +54,7 @@ def test_a_matrix_says_what_it_ran_and_fails_if_one_of_them_failed(dev, monkeypa
     (tmp_path / "test_it.py").write_text(f"import os\n\ndef test_it():\n    assert os.environ['TIMES'] == '{int(failed)}'\n")
     runs = {"short": ({"TIMES": "0"}, [str(tmp_path / "test_it.py")]), "long": ({"TIMES": "1"}, ["--version"])}
     monkeypatch.setattr(dev, "MATRIX", runs)
+    monkeypatch.setattr(dev, "PYTHONS", ())
     monkeypatch.setattr(dev, "setup", lambda: None)
     try:
         dev.matrix([])
@@ -72,3 +73,8 @@ def test_the_fast_tests_start_neither_spark_nor_airflow(dev):
     folders = {folder for path in paths for folder in path.split("/")[1:-1]}
     assert {"checkpoint", "transforms"} <= folders
     assert not folders & {"spark", "airflow", "crash", "races", "histories"}
+
+
+def test_a_python_that_is_not_there_is_said_and_is_no_success(dev, capsys):
+    assert dev.on_other_python("3.99") == 1
+    assert "There is no Python 3.99 on this machine" in capsys.readouterr().out

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task, task_group
 from support.dags import returned, start, task_states
 
 from airflow_ckpt_provider.operators.cleanup import CheckpointCleanupOperator
 from airflow_ckpt_provider.operators.commit import CheckpointCommitOperator
 from airflow_ckpt_provider.operators.iceberg import CheckpointedIcebergWriteOperator
+from airflow_ckpt_provider.operators.readers import readers_behind
 from airflow_ckpt_provider.operators.transform import CheckpointedTransformOperator
-from airflow_ckpt_provider.sources import Files, Staged
+from airflow_ckpt_provider.sources import Files, SparkDataFrame, Staged
 from airflow_ckpt_provider.transforms import FlatMap, Map
 
 pytestmark = [
@@ -86,6 +87,104 @@ def test_a_pipeline_resumes_at_the_stage_and_row_where_it_died_and_lands_once(da
     assert embedded["files"] in {2, 3}
     assert (parsed["files"], parsed["generations"][0]["left"]) == (0, "the task 'late' is to read it, and has not begun")
     assert returned(run, "late")["rows"] == 200
+
+
+@task
+def passed_on(reference):
+    return reference
+
+
+@task
+def pulled(ti=None):
+    return ti.xcom_pull(task_ids="parse")
+
+
+def taking_up(source, task_id="late"):
+    return CheckpointedTransformOperator(task_id=task_id, source=source, **SETTINGS)
+
+
+def passed_on_in_a_group(parsed):
+    @task_group
+    def group(reference):
+        taking_up(Staged(passed_on(reference)))
+
+    group(parsed.output)
+    return "group.late"
+
+
+def passed_on_to_a_mapped_group(parsed):
+    @task_group
+    def group(reference):
+        taking_up(Staged(reference))
+
+    group.expand(reference=passed_on(parsed.output).map(lambda reference: [reference]))
+    return "group.late"
+
+
+def mapped(parsed):
+    late = CheckpointedTransformOperator.partial(task_id="late", **SETTINGS).expand(
+        source=passed_on(parsed.output).map(lambda reference: Staged(reference))
+    )
+    return late.task_id
+
+
+def mapped_over_sources(parsed):
+    handed_on = passed_on(parsed.output)
+    late = CheckpointedTransformOperator.partial(task_id="late", **SETTINGS).expand(source=[Staged(handed_on)])
+    handed_on >> late
+    return "late"
+
+
+def pulled_by_itself(parsed):
+    handed_on = pulled()
+    parsed >> handed_on
+    taking_up(Staged(handed_on))
+    return "late"
+
+
+def in_a_frame(parsed):
+    taking_up(SparkDataFrame(source=Staged(passed_on(parsed.output)), dataframe="json:loads", recover="partitions"))
+    return "late"
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        lambda parsed: taking_up(Staged(passed_on(parsed.output))).task_id,
+        lambda parsed: taking_up(Staged(passed_on(passed_on(parsed.output)))).task_id,
+        passed_on_in_a_group, passed_on_to_a_mapped_group, mapped, mapped_over_sources, pulled_by_itself, in_a_frame,
+    ],
+    ids=["passed on", "passed on twice", "in a group", "mapped group", "mapped", "over sources", "pulled", "in a frame"],
+)  # fmt: skip
+def test_a_stage_that_is_handed_the_reference_by_another_task_is_to_read_the_rows(reads):
+    with DAG("handed-on", schedule=None, start_date=start()):
+        parsed = taking_up("/in/*.parquet", "parse")
+        reader = reads(parsed)
+        other = taking_up(Staged(parsed.output), "next")
+        # These come behind it and read something else.
+        behind = taking_up(Staged(other.output), "behind")
+        taking_up(f"/out/{behind.task_id}/*.parquet", "elsewhere").set_upstream(behind)
+    assert readers_behind(parsed) == sorted([reader, "next"])
+
+
+def test_rows_stay_for_a_stage_two_tasks_further_down(dag_world, run_dag):
+    dag_world.put_files(files=1)
+    with DAG("two-tasks", schedule=None, start_date=start()) as dag:
+        parsed = taking_up(f"{dag_world.input}/*.parquet", "parse")
+        write = CheckpointedIcebergWriteOperator(task_id="write", table="shop.orders", source=Staged(parsed.output), **SETTINGS)
+        commit = CheckpointCommitOperator(task_id="commit", checkpoint=write.output)
+        clean = CheckpointCleanupOperator(task_id="clean", checkpoint=commit.output)
+        chosen = passed_on(parsed.output)
+        late = taking_up(Staged(chosen))
+        clean >> chosen
+        CheckpointCleanupOperator(task_id="at_last", checkpoint=late.output, discard_unfinished=True)
+    run = run_dag(dag)
+    assert set(task_states(run).values()) == {"success"}
+    (parsed,) = returned(run, "clean")["read"]
+    assert (parsed["files"], parsed["generations"][0]["left"]) == (0, "the task 'late' is to read it, and has not begun")
+    assert returned(run, "late")["rows"] == 100
+    # Once it has read them, nobody is to come.
+    assert [(read["idempotence_key"].split("/")[1], read["files"]) for read in returned(run, "at_last")["read"]] == [("parse", 1)]
 
 
 def test_another_run_takes_up_what_was_computed(dag_world, run_dag, tmp_path):
