@@ -17,6 +17,7 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow_ckpt_provider.checkpoint.restart import TEMPORARY_RUN
 from airflow_ckpt_provider.operators.commit import CheckpointCommitOperator
 from airflow_ckpt_provider.operators.stage import CheckpointedWriteOperator
+from airflow_ckpt_provider.operators.uncommitted import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,18 +62,13 @@ class ReadersToCome:
 def readers_behind(stage: Any) -> list[str]:  # noqa: ANN401 - an operator, mapped or not
     """Ids of the stages that may read the rows of a stage: those next to it, and those that may be given its reference."""
     behind = {task.task_id: task for task in stage.get_flat_relatives(upstream=False)}
-    naming = {stage.task_id, *(task_id for task_id, task in behind.items() if not issubclass(_kind_of(task), _NAMES_ITS_OWN))}
+    naming = {stage.task_id, *(task_id for task_id, task in behind.items() if not issubclass(kind_of(task), _NAMES_ITS_OWN))}
     return sorted(
         task_id
         for task_id, task in behind.items()
-        if issubclass(_kind_of(task), CheckpointedWriteOperator)
+        if issubclass(kind_of(task), CheckpointedWriteOperator)
         and (task_id in stage.downstream_task_ids or not naming.isdisjoint(_given_by(_arguments_of(task))))
     )
-
-
-def _kind_of(task: Any) -> type:  # noqa: ANN401 - an operator, mapped or not
-    kind = task.operator_class if isinstance(task, MappedOperator) else type(task)
-    return kind if isinstance(kind, type) else type(task)
 
 
 def _arguments_of(task: Any) -> list[Any]:  # noqa: ANN401 - an operator, mapped or not

@@ -30,7 +30,7 @@ def why_uncommitted(stage: BaseOperator | MappedOperator) -> str | None:
     following: list[Any] = list(stage.get_flat_relatives(upstream=False))
     if commits_after(stage):
         return None
-    if any(_takes(task, stage) for task in following if _kind_of(task).__module__.partition(".")[0] != _OURS):
+    if any(_takes(task, stage) for task in following if kind_of(task).__module__.partition(".")[0] != _OURS):
         return None
     return (
         f"The task {stage.task_id!r} of the DAG {stage.dag_id!r} stages rows that nothing commits: no CheckpointCommitOperator "
@@ -42,10 +42,11 @@ def why_uncommitted(stage: BaseOperator | MappedOperator) -> str | None:
 def commits_after(stage: BaseOperator | MappedOperator) -> list[Any]:
     """The tasks of a DAG that run after a stage and commit."""
     following: list[Any] = list(stage.get_flat_relatives(upstream=False))
-    return [task for task in following if issubclass(_kind_of(task), CheckpointCommitOperator)]
+    return [task for task in following if issubclass(kind_of(task), CheckpointCommitOperator)]
 
 
-def _kind_of(task: Any) -> type:  # noqa: ANN401 - an operator, mapped or not
+def kind_of(task: Any) -> type:  # noqa: ANN401 - an operator, mapped or not
+    """The class of a task."""
     kind = task.operator_class if isinstance(task, MappedOperator) else type(task)
     return kind if isinstance(kind, type) else type(task)
 

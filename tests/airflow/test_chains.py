@@ -121,10 +121,12 @@ def passed_on_to_a_mapped_group(parsed):
     return "group.late"
 
 
+def staged(reference):
+    return Staged(reference)
+
+
 def mapped(parsed):
-    late = CheckpointedTransformOperator.partial(task_id="late", **SETTINGS).expand(
-        source=passed_on(parsed.output).map(lambda reference: Staged(reference))
-    )
+    late = CheckpointedTransformOperator.partial(task_id="late", **SETTINGS).expand(source=passed_on(parsed.output).map(staged))
     return late.task_id
 
 
