@@ -138,7 +138,7 @@ class FrameTask:
         author = f"{work.attempt_id}.{task_attempt}"
         share = share_of(split)
         if self.in_order and (share is None or share.sum is None):
-            with OrderedRows(self._noted(first, rows, None), self.id_columns) as in_order:
+            with OrderedRows(self._noted(first, rows, None, in_order=True), self.id_columns) as in_order:
                 bucket = BucketInPieces(work, split, author, in_order)
                 bucket.stage(repeated=repeated)
             return result._replace(message=CHANGED if bucket.has_changed else None)
@@ -176,8 +176,14 @@ class FrameTask:
         if counted is not None:
             counted.require()
 
-    def _noted(self, first: pa.RecordBatch, rows: Iterator[pa.RecordBatch], kept: IdFile | None) -> Iterator[pa.RecordBatch]:
-        """All rows, with their ids kept as they pass and checked at the end."""
+    def _noted(
+        self, first: pa.RecordBatch, rows: Iterator[pa.RecordBatch], kept: IdFile | None, *, in_order: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """All rows, with their ids kept as they pass and checked at the end.
+
+        Rows in order are checked before they are given out: a piece that has an id twice would not count any more for rows that
+        have it once.
+        """
         seen: list[pa.RecordBatch] = []
         batch: pa.RecordBatch | None = first
         while batch is not None:
@@ -186,6 +192,12 @@ class FrameTask:
                 kept.write(ids)
             if self.assert_unique:
                 seen.append(ids)
+            if seen and in_order:
+                if occurring_twice(seen).num_rows:
+                    # The message counts all of them, and no function is called for that.
+                    seen += [later.select(list(self.id_columns)) for later in rows]
+                    require_unique(seen)
+                seen = [ids.slice(ids.num_rows - 1)]
             yield batch
             batch = next(rows, None)
         if seen:
@@ -194,11 +206,8 @@ class FrameTask:
             kept.publish()
 
 
-def require_unique(ids: Sequence[pa.RecordBatch]) -> None:
-    """Refuse ids that occur more than once. All rows of an id are in one bucket, so looking at one bucket is enough.
-
-    :raises InvalidInputError: with examples.
-    """
+def occurring_twice(ids: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Of ids that occur more than once, how often (``row_count``) and in which row first (``row_min``), in that order."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -209,16 +218,29 @@ def require_unique(ids: Sequence[pa.RecordBatch]) -> None:
     keys = {str(number): canonical(column) for number, column in enumerate(table.columns)}
     places = pa.table({**keys, "row": pa.array(range(table.num_rows), pa.int64())})
     counted = places.group_by(list(keys)).aggregate([("row", "count"), ("row", "min")])
-    twice = counted.filter(pc.greater(counted["row_count"], 1)).sort_by("row_min")
+    return counted.filter(pc.greater(counted["row_count"], 1)).sort_by("row_min")
+
+
+def require_unique(ids: Sequence[pa.RecordBatch]) -> None:
+    """Refuse ids that occur more than once. All rows of an id are in one bucket, so looking at one bucket is enough.
+
+    :raises InvalidInputError: with examples.
+    """
+    import pyarrow as pa
+
+    twice = occurring_twice(ids)
     if twice.num_rows:
         examples = twice.slice(0, _EXAMPLES)
         shown = "; ".join(
             ", ".join(f"{name}={value!r}" for name, value in row.items()) + f": {times} rows"
-            for row, times in zip(table.take(examples["row_min"]).to_pylist(), examples["row_count"].to_pylist(), strict=True)
+            for row, times in zip(
+                pa.Table.from_batches(ids).take(examples["row_min"]).to_pylist(), examples["row_count"].to_pylist(), strict=True
+            )
         )
         raise InvalidInputError(
-            f"assert_unique: {twice.num_rows} ids occur more than once in this bucket, for instance {shown}. Nothing is committed. "
-            "Remove the duplicates in build, or name more id columns."
+            f"assert_unique: {twice.num_rows} ids occur more than once in this bucket, for instance {shown}. Nothing is committed, "
+            "and what is staged stays. Remove the duplicates from the data that is read and run the task again: it goes on with "
+            "the rest. Other code in build, or other id columns, makes another input, which begins anew."
         )
 
 

@@ -272,15 +272,24 @@ def test_a_task_that_spark_runs_again_goes_on_behind_the_pieces_of_its_first_try
     assert function.seen == [*range(90)]
 
 
-def test_ids_that_occur_twice_are_found_behind_and_before_what_is_done(world):
+@pytest.mark.parametrize("at_a_time", [1, 7, 60, 1000])
+def test_ids_that_occur_twice_are_told_and_the_corrected_rows_go_on_behind_what_was_saved(world, at_a_time):
     die(world, rows(0, ROWS), 115, assert_unique=True)
-    for twice in (20, 150):
-        table = rows(0, ROWS).take(pa.array(sorted([*range(ROWS), twice])))
-        with pytest.raises(InvalidInputError, match=f"1 ids occur more than once in this bucket, for instance id={twice}: 2 rows"):
-            Attempt(world, Function(), assert_unique=True).run(table)
-    # What was saved has the id twice, too.
-    assert done(world, rows(0, ROWS), assert_unique=True) == ([*range(ROWS)], CHANGED)
+    for twice in ([20], [90], [150, 160]):
+        table = rows(0, ROWS).take(pa.array(sorted([*range(ROWS), *twice])))
+        named = f"{len(twice)} ids occur more than once in this bucket, for instance id={twice[0]}: 2 rows"
+        attempt = Attempt(world, function := Function(), assert_unique=True)
+        with pytest.raises(InvalidInputError, match=rf"{named}.*what is staged stays"):
+            attempt.run(table, at_a_time)
+        # The function has not seen the id a second time, nor what was saved.
+        assert function.seen == [*range(90, 90 + len(function.seen))]
+        assert 90 + len(function.seen) <= max(90, twice[0] + 1)
+    saved = Attempt(world, Function(), assert_unique=True).pieces()[-1].end
+    # A batch that has an id twice, or ends before one that has, is not saved.
+    assert saved == {1: 150, 7: 126}.get(at_a_time, 90)
+    assert done(world, rows(0, ROWS), at_a_time=at_a_time, assert_unique=True) == ([*range(saved, ROWS)], None)
     assert landed(world) == [*range(ROWS)]
+    assert len(staged_files(world)) == 1
 
 
 @pytest.mark.parametrize("mode", ["overwrite", "upsert"])
