@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pty
 import re
 import select
-import signal
 import subprocess
 import sys
 import textwrap
@@ -98,9 +96,13 @@ def in_a_terminal(terminal):
     environment = terminal.environment
 
     def run(arguments, stops):
-        pid, screen = pty.fork()
-        if pid == 0:
-            os.execve(AIRFLOW[0], [*AIRFLOW, *arguments], environment)
+        screen, terminal_of_it = pty.openpty()
+        # Of util-linux: the terminal becomes its own, without a fork of this process, which may have used Lance.
+        command = ["setsid", "--ctty", *AIRFLOW, *arguments]
+        process = subprocess.Popen(
+            command, env=environment, stdin=terminal_of_it, stdout=terminal_of_it, stderr=terminal_of_it, close_fds=True
+        )
+        os.close(terminal_of_it)
         said, pressed, end = b"", False, time.monotonic() + 120
         try:
             while time.monotonic() < end:
@@ -113,9 +115,8 @@ def in_a_terminal(terminal):
                     break
         finally:
             os.close(screen)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            process.kill()
+            process.wait()
         return re.sub(r"\x1b\[[0-9;]*m", "", said.decode(errors="replace")).replace("\r\n", "\n")
 
     return run

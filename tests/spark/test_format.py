@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -63,14 +64,25 @@ def objects(world):
     return {str(path) for path in (world.root / "store").rglob("*") if path.is_file()}
 
 
-def failing(frame, marker, *, above, times):
-    """The same rows; the function fails at ids above a number, that many times."""
+def _wait_for_a_staged_task(store):
+    """Another task of the job is done, unless there is none."""
+    end = time.monotonic() + 20
+    while store and time.monotonic() < end and not list(Path(store).rglob("staged/*.json")):
+        time.sleep(0.05)
+
+
+def failing(frame, marker, *, above, times, store=""):
+    """The same rows; the function fails at ids above a number, that many times.
+
+    :param store: a folder: it fails once some task has staged there.
+    """
 
     def passing(batches):
         for batch in batches:
             yield batch
             failed = len(list(Path(marker).iterdir()))
             if failed < times and max(batch["id"].to_pylist()) > above:
+                _wait_for_a_staged_task(store)
                 (Path(marker) / str(failed)).touch()
                 raise ValueError("the function failed")
 
@@ -117,7 +129,7 @@ def test_a_save_that_is_sealed_only_is_landed_by_the_next_one(spark, world):
 def test_a_save_after_one_that_failed_half_way_has_its_own_rows_only_however_they_are_cut(spark, world, marker):
     frame = orders(spark, world)
     with pytest.raises(PySparkException, match="the function failed"):
-        save(world, failing(frame.repartition(3, "id"), marker, above=398, times=2))
+        save(world, failing(frame.repartition(3, "id"), marker, above=398, times=2, store=str(world.root / "store")))
     staged = checkpoint(world).staged_ids()
     assert staged
     save(world, frame.where("id >= 50").repartition(5, "kind"))

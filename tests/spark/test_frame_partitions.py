@@ -305,7 +305,7 @@ def test_ids_have_no_meaning_where_partitions_are_recovered():
 
 
 def test_a_plan_with_a_partition_twice_is_refused(spark, world):
-    source = source_of(read, world).planned_by(lambda told: partitions_of(spark, told))
+    source = source_of(read, world).planned_by(lambda told: partitions_of(spark, told), lambda _: None)
     plan = source.plan({})
     forged = msgspec.structs.replace(plan, splits=plan.splits[:1] * 2 + plan.splits[2:])
     with pytest.raises(CorruptObjectError, match="partition 0"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -34,6 +35,9 @@ def world(tmp_path):
     found = World(tmp_path)
     found.create_table()
     found.put_files(3)
+    for number in range(3):
+        # Spark takes the older file first, and files of one moment in any order.
+        os.utime(found.input / f"{number}.parquet", (1_700_000_000 + number,) * 2)
     return found
 
 
@@ -166,6 +170,9 @@ def test_a_checkpoint_location_that_was_set_back_is_refused(spark, world):
 @pytest.mark.parametrize("told", [{}, {"mode": "upsert", "upsert_keys": ["id"]}])
 def test_two_that_run_one_batch_at_the_same_time_land_it_once(spark, world, told):
     def twice(frame, number):
+        if number != 1:
+            batches(world, **told)(frame, number)
+            return
         # Two drivers of one query: neither knows of the other, and the local properties are those of this thread.
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
 
@@ -184,7 +191,7 @@ def test_two_that_run_one_batch_at_the_same_time_land_it_once(spark, world, told
     # Whoever has lost a race is told so, and its query starts again.
     run(spark, world, batches(world, **told))
     assert (world.ids(), snapshots(world)) == (list(range(300)), 3)
-    assert len(errors) < 3, errors
+    assert len(errors) < 2, errors
     assert {snapshot.summary["airflow.checkpoint.key"] for snapshot in world.table().snapshots()} == {
         f"orders/{query.id}/{number}" for number in range(3)
     }
