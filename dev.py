@@ -253,7 +253,8 @@ def on_other_python(version: str) -> int:
             ("pip", "sync", "--quiet", "--require-hashes", "--python", python, LOCK),
             ("pip", "install", "--quiet", "--no-deps", "--python", python, "--editable", ROOT),
         ):
-            run(BIN / "uv", *command)
+            if code := call(BIN / "uv", *command):
+                return code
         path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}"
         # From 3.13 on, Python says of each SQLite connection that a catalog or Airflow leaves to the garbage collector.
         unclosed = ("-W", "ignore::ResourceWarning", "-W", "ignore::pytest.PytestUnraisableExceptionWarning")
