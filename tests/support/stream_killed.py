@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from protocol.crash.spark_to import TARGET
-from pyspark.sql import SparkSession
+from protocol.crash.spark_to import session
 
 from airflow_ckpt_provider.spark import checkpointed_batches
 from support.world import World
@@ -18,12 +17,8 @@ def main(root: str, uri: str) -> None:
     :param uri: of a Lance dataset; empty for the Iceberg table.
     """
     world = World(Path(root))
-    builder = SparkSession.builder.master(TARGET.master)
-    for name, value in TARGET.conf.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
     where = {"uri": uri} if uri else {"table": "shop.orders", "catalog": world.catalog_properties}
-    stream = spark.readStream.schema("id long, value double, kind string, at timestamp_ntz").option("maxFilesPerTrigger", "1")
+    stream = session().readStream.schema("id long, value double, kind string, at timestamp_ntz").option("maxFilesPerTrigger", "1")
     (
         stream.parquet(str(world.input))
         .writeStream.foreachBatch(checkpointed_batches(key="orders", store=world.store.uri, **where))

@@ -103,17 +103,17 @@ def streamed(world: World, mode: str) -> None:
     function = checkpointed_batches(
         table="shop.orders", catalog=catalog, store=world.store.uri, key="orders", mode=mode, buckets=BUCKETS, **keys
     )
-    stream = _session().readStream.schema("id long, value double, kind string, at timestamp_ntz")
+    stream = session().readStream.schema("id long, value double, kind string, at timestamp_ntz")
     frame = stream.option("maxFilesPerTrigger", str(STREAM_FILES)).parquet(str(world.input))
     query = frame.writeStream.foreachBatch(function).option("checkpointLocation", str(world.root / "stream"))
     query.trigger(availableNow=True).start().awaitTermination()
 
 
 def _input(world: World) -> DataFrame:
-    return _session().read.parquet(str(world.input))
+    return session().read.parquet(str(world.input))
 
 
-def _session() -> SparkSession:
+def session() -> SparkSession:
     builder = SparkSession.builder.master(TARGET.master)
     for name, value in TARGET.conf.items():
         builder = builder.config(name, value)
